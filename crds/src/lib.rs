@@ -1,0 +1,13 @@
+//! What Outrider is made of: the Kubernetes kinds, their checks, the watched world, and the words on the wire.
+//!
+//! ```text
+//! NetworkPolicy --appliedTo, from, to--> ExternalEntity <--one per interface-- ExternalNode
+//!      |                                                                          ^
+//!      +--tier--> Tier                                     ExternalNodeBinding ---+--- ServiceAccount, User, Group
+//! ```
+//!
+//! Everything here is a value or a function on values; only `world::watch` (feature `watch`) talks to anybody.
+
+pub mod hash;
+pub mod names;
+pub mod wire;
