@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
@@ -73,10 +74,10 @@ shared_text! {
     EntityName
 }
 
-/// A namespaced object: `<namespace>/<name>` in text.
+/// An object of some kind: `<namespace>/<name>` in text, or `<name>` when its kind is cluster-scoped.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The namespace; never empty.
+    /// The namespace; empty for a cluster-scoped kind.
     pub namespace: Arc<str>,
     /// The name; never empty.
     pub name: Arc<str>,
@@ -87,11 +88,24 @@ impl Key {
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
+
+    /// `name` of a cluster-scoped kind.
+    pub fn cluster(name: impl Into<Arc<str>>) -> Self {
+        Self::new("", name)
+    }
+
+    /// The key of the object that `meta` belongs to.
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+    }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+        match &*self.namespace {
+            "" => f.write_str(&self.name),
+            namespace => write!(f, "{namespace}/{}", self.name),
+        }
     }
 }
 

@@ -214,6 +214,19 @@ impl<T: Object> Entry<T> {
         line.into()
     }
 
+    /// Changes the body: in place when nobody else holds the entry, else in a copy that takes its place.
+    pub fn edit(this: &mut Arc<Self>, change: impl FnOnce(&mut T))
+    where
+        T: Default,
+    {
+        let mut body = match Arc::get_mut(this) {
+            Some(own) => std::mem::take(&mut own.body),
+            None => this.body.clone(),
+        };
+        change(&mut body);
+        *this = Arc::new(Self::new(this.key.clone(), body));
+    }
+
     /// The difference from the version with hash `from`, made by `make` unless the last caller came from there too.
     pub(super) fn delta_from(&self, from: Hash, make: impl FnOnce() -> Delta) -> Arc<Delta> {
         let mut last = self.delta.lock().unwrap_or_else(PoisonError::into_inner);

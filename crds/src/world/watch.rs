@@ -1,0 +1,184 @@
+//! One watch per kind, each ending in [`Event`]s: the only door through which objects come in.
+//!
+//! A list counts only when it is whole: objects of an unfinished one wait, and a failed page begins it again. A kind
+//! that isn't installed is an empty list, asked for again from time to time.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, TryStreamExt};
+use kube::api::{ApiResource, GroupVersionKind, PartialObjectMeta};
+use kube::core::DynamicObject;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+
+use super::{Event, Object, WorldKind};
+
+/// Between two tries at a watch that fails: from 0.2 s, doubling up to 5 s, so that a kind which is installed later is
+/// seen soon. Jittered by half, so that replicas don't ask in step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delays {
+    tries: u32,
+}
+
+impl Iterator for Delays {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let whole = (Duration::from_millis(200) * 2u32.saturating_pow(self.tries)).min(Duration::from_secs(5));
+        self.tries = (self.tries + 1).min(8);
+        // a fresh hasher has random keys: enough for jitter
+        let random = RandomState::new().build_hasher().finish() % 1000;
+        Some(whole / 2 + whole / 2 * u32::try_from(random).unwrap_or_default() / 1000)
+    }
+}
+
+impl Backoff for Delays {
+    fn reset(&mut self) {
+        self.tries = 0;
+    }
+}
+
+fn backoff() -> ResetTimerBackoff<Delays> {
+    ResetTimerBackoff::new(Delays::default(), Duration::from_secs(30))
+}
+
+impl WorldKind {
+    /// The resource of this kind for an untyped [`Api`].
+    pub fn api_resource(self) -> ApiResource {
+        let (group, version, plural, kind) = self.resource();
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    }
+
+    /// Whether metadata is all that is asked of the server: its Nodes alone would be megabytes a minute.
+    fn is_bare(self) -> bool {
+        matches!(self, Self::Namespace | Self::Node | Self::Definition | Self::ValidatingWebhook)
+    }
+}
+
+/// Feeds `events` with everything that happens to `kind`, until the receiver is gone.
+pub async fn watch(client: Client, kind: WorldKind, events: mpsc::Sender<Event>) {
+    let (resource, config) = (kind.api_resource(), watcher::Config::default());
+    if kind.is_bare() {
+        let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(client, &resource);
+        follow(kind, watcher(api, config).map_ok(bare).backoff(backoff()), events).await;
+    } else {
+        let api = Api::<DynamicObject>::all_with(client, &resource);
+        follow(kind, watcher(api, config).backoff(backoff()), events).await;
+    }
+}
+
+fn bare(event: watcher::Event<PartialObjectMeta<DynamicObject>>) -> watcher::Event<DynamicObject> {
+    use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
+    let object = |o: PartialObjectMeta<DynamicObject>| DynamicObject {
+        types: None,
+        metadata: o.metadata,
+        data: serde_json::Value::Null,
+    };
+    match event {
+        Init => Init,
+        InitApply(o) => InitApply(object(o)),
+        InitDone => InitDone,
+        Apply(o) => Apply(object(o)),
+        Delete(o) => Delete(object(o)),
+    }
+}
+
+/// The loop of [`watch`] over any stream of watch events.
+async fn follow(
+    kind: WorldKind,
+    stream: impl Stream<Item = Result<watcher::Event<DynamicObject>, watcher::Error>>,
+    events: mpsc::Sender<Event>,
+) {
+    let mut stream = std::pin::pin!(stream);
+    let mut list = Vec::new();
+    while let Some(item) = stream.next().await {
+        let event = match item {
+            Ok(watcher::Event::Init) => {
+                list.clear();
+                continue;
+            }
+            Ok(watcher::Event::InitApply(object)) => {
+                list.push(Object::decode(kind, object));
+                continue;
+            }
+            Ok(watcher::Event::InitDone) => Event::Listed(kind, std::mem::take(&mut list)),
+            Ok(watcher::Event::Apply(object)) => Event::Put(Object::decode(kind, object)),
+            Ok(watcher::Event::Delete(object)) => Event::Delete(Object::decode(kind, object)),
+            Err(error) if is_absent(&error) => {
+                tracing::debug!(%kind, "not installed: counts as an empty list");
+                Event::Listed(kind, Vec::new())
+            }
+            Err(error) => {
+                tracing::warn!(%kind, %error, "the watch failed and is tried again");
+                continue;
+            }
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether the server doesn't know the resource. A watch that expired (410) isn't that.
+fn is_absent(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(source) | watcher::Error::WatchStartFailed(source)) = error else {
+        return false;
+    };
+    matches!(source, kube::Error::Api(status) if status.code == 404)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+    use kube::core::Status;
+
+    fn node(name: &str) -> DynamicObject {
+        DynamicObject::new(name, &WorldKind::Node.api_resource())
+    }
+
+    fn failed(code: u16) -> watcher::Error {
+        let status = Status { code, ..Status::default() };
+        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    }
+
+    async fn events_of(items: Vec<Result<watcher::Event<DynamicObject>, watcher::Error>>) -> Vec<(bool, usize)> {
+        let (sender, mut receiver) = mpsc::channel(16);
+        follow(WorldKind::Node, stream::iter(items), sender).await;
+        let mut seen = Vec::new();
+        while let Some(event) = receiver.recv().await {
+            seen.push(match event {
+                Event::Listed(_, objects) => (true, objects.len()),
+                Event::Put(_) | Event::Delete(_) => (false, 1),
+            });
+        }
+        seen
+    }
+
+    #[tokio::test]
+    async fn a_list_that_breaks_off_is_no_list() {
+        use watcher::Event::{Apply, Init, InitApply, InitDone};
+        let items = vec![
+            Ok(Init),
+            Ok(InitApply(node("a"))),
+            Err(failed(500)),
+            Ok(Init),
+            Ok(InitApply(node("a"))),
+            Ok(InitApply(node("b"))),
+            Ok(InitDone),
+            Ok(Apply(node("c"))),
+        ];
+        assert_eq!(events_of(items).await, [(true, 2), (false, 1)]);
+    }
+
+    #[tokio::test]
+    async fn only_a_kind_that_is_not_installed_counts_as_empty() {
+        assert_eq!(events_of(vec![Err(failed(404))]).await, [(true, 0)]);
+        for code in [401, 403, 410, 429, 500, 503] {
+            assert_eq!(events_of(vec![Err(failed(code))]).await, [], "{code}");
+        }
+    }
+}

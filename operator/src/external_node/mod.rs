@@ -1,0 +1,4 @@
+//! Turns each `ExternalNode` into one `ExternalEntity` per interface, and says on its status what became of it.
+
+pub mod addresses;
+pub mod naming;
