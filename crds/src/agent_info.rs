@@ -1,6 +1,11 @@
 //! `AntreaAgentInfo`: the health of one agent, in the shape that existing dashboards and alerts read.
 
+#![allow(clippy::struct_field_names, reason = "the names that the published kind has")]
 #![allow(unreachable_pub, reason = "KubeSchema repeats each public struct inside a function")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own, which the lint takes for one"
+)]
 
 use std::collections::BTreeMap;
 

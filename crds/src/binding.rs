@@ -1,6 +1,10 @@
 //! `ExternalNodeBinding`: who may act for which external nodes.
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each public struct inside a function")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own, which the lint takes for one"
+)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::{CustomResource, KubeSchema};
@@ -49,9 +53,7 @@ pub struct ExternalNodeBindingSpec {
     /// The names of the ExternalNodes; "*" stands for all of the namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 4096), inner(length(min = 1, max = 253)))]
-    #[schemars(inner(regex(
-        pattern = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$"
-    )))]
+    #[schemars(inner(regex(pattern = r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)$")))]
     pub external_nodes: Vec<String>,
     /// The ExternalNodes by label; an empty selector selects all of the namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]

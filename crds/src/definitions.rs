@@ -71,7 +71,8 @@ pub const FOLDER: &str = "charts/outrider/crds";
 
 /// How each file begins: a file that doesn't is not ours to delete.
 #[cfg(any(test, feature = "crdgen"))]
-pub const HEADER: &str = "# Written by crdgen from the types in crds/src. Change those, then run: make crds\n";
+pub const HEADER: &str =
+    "# Written by crdgen from the types in crds/src. Change those, then run: cargo run -p crds --features crdgen\n";
 
 /// Each definition as a file: its name and its text. The same on every run.
 #[cfg(any(test, feature = "crdgen"))]
@@ -90,7 +91,9 @@ pub fn files() -> std::collections::BTreeMap<String, String> {
 fn whole_numbers(value: serde_json::Value) -> serde_json::Value {
     use serde_json::{Map, Value};
     match value {
-        Value::Object(fields) => Value::Object(fields.into_iter().map(|(k, v)| (k, whole_numbers(v))).collect::<Map<_, _>>()),
+        Value::Object(fields) => {
+            Value::Object(fields.into_iter().map(|(k, v)| (k, whole_numbers(v))).collect::<Map<_, _>>())
+        }
         Value::Array(items) => Value::Array(items.into_iter().map(whole_numbers).collect()),
         Value::Number(number) => number
             .as_f64()
@@ -113,10 +116,13 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(FOLDER);
         for (name, text) in files() {
             let stored = fs::read_to_string(folder.join(&name)).unwrap_or_default();
-            assert!(stored == text, "{FOLDER}/{name} differs from the types: run make crds");
+            assert!(stored == text, "{FOLDER}/{name} differs from the types: cargo run -p crds --features crdgen");
         }
         let stored = fs::read_dir(folder).expect("the folder of the definitions").map(|entry| entry.expect("an entry"));
-        let unknown: Vec<_> = stored.map(|entry| entry.file_name()).filter(|name| !files().contains_key(&*name.to_string_lossy())).collect();
+        let unknown: Vec<_> = stored
+            .map(|entry| entry.file_name())
+            .filter(|name| !files().contains_key(&*name.to_string_lossy()))
+            .collect();
         assert!(unknown.is_empty(), "{unknown:?} in {FOLDER} come from no type");
     }
 
@@ -134,7 +140,8 @@ mod tests {
     fn an_entity_without_spec_reads_as_an_empty_one() {
         let all = all();
         let entity = all.iter().find(|d| d.spec.names.kind == "ExternalEntity").expect("the kind");
-        let schema = entity.spec.versions[0].schema.as_ref().and_then(|s| s.open_api_v3_schema.as_ref()).expect("a schema");
+        let schema =
+            entity.spec.versions[0].schema.as_ref().and_then(|s| s.open_api_v3_schema.as_ref()).expect("a schema");
         assert_eq!(schema.required, None);
         let spec = &schema.properties.as_ref().expect("properties")["spec"];
         assert_eq!(spec.default, Some(JSON(json!({}))));

@@ -1,6 +1,10 @@
 //! `ExternalNode`: a machine outside the cluster, and what became of it.
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each public struct inside a function")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own, which the lint takes for one"
+)]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};

@@ -3,6 +3,10 @@
 //! A rule is one Rust type for both directions; the schema of each direction has only the fields that mean something there.
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each public struct inside a function")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own, which the lint takes for one"
+)]
 
 use std::fmt;
 use std::ops::Deref;
@@ -452,9 +456,7 @@ impl NetworkPolicySpec {
 
     /// All rules with their places: ingress first, each list in its order.
     pub fn rules(&self) -> impl Iterator<Item = RuleRef<'_>> {
-        let place = |direction: Direction| {
-            move |(index, rule): (usize, _)| self.place(direction, index, rule)
-        };
+        let place = |direction: Direction| move |(index, rule): (usize, _)| self.place(direction, index, rule);
         let ingress = self.ingress.iter().enumerate().map(place(Direction::Ingress));
         ingress.chain(self.egress.iter().enumerate().map(place(Direction::Egress)))
     }
@@ -481,5 +483,55 @@ impl fmt::Display for Phase {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(yaml: &str) -> NetworkPolicy {
+        let head = "apiVersion: crd.antrea.io/v1beta1\nkind: NetworkPolicy\nmetadata: {name: p}\n";
+        serde_saphyr::from_str(&format!("{head}{yaml}")).expect("the test's own YAML")
+    }
+
+    #[test]
+    fn a_rule_knows_its_place_and_its_other_side() {
+        let policy = policy(
+            "spec: {priority: 5, ingress: [{action: Allow}, {action: Drop, from: [{group: a}]}], egress: [{action: Pass, to: [{group: b}]}]}",
+        );
+        let places: Vec<_> = policy.spec.rules().map(|rule| (rule.path(), rule.action, rule.peers().len())).collect();
+        let wanted = [
+            ("spec.ingress[0]", Action::Allow, 0),
+            ("spec.ingress[1]", Action::Drop, 1),
+            ("spec.egress[0]", Action::Pass, 1),
+        ];
+        assert_eq!(places, wanted.map(|(path, action, peers)| (path.to_owned(), action, peers)));
+    }
+
+    #[test]
+    fn a_rule_s_own_enforcement_comes_before_the_policy_s() {
+        let rules =
+            "ingress: [{action: Drop}, {action: Drop, enforcement: Enforce}, {action: Drop, enforcement: Audit}]";
+        let counts = |spec: &str| policy(spec).spec.rules().map(|rule| rule.enforcement).collect::<Vec<_>>();
+        let plain = counts(&format!("spec: {{priority: 5, {rules}}}"));
+        assert_eq!(plain, [Enforcement::Enforce, Enforcement::Enforce, Enforcement::Audit]);
+        let trial = counts(&format!("spec: {{priority: 5, enforcement: Audit, {rules}}}"));
+        assert_eq!(trial, [Enforcement::Audit, Enforcement::Enforce, Enforcement::Audit]);
+    }
+
+    #[test]
+    fn a_policy_without_tier_is_in_the_default_one() {
+        assert_eq!(policy("spec: {priority: 5}").spec.tier(), "application");
+        assert_eq!(policy("spec: {priority: 5, tier: ''}").spec.tier(), "application");
+    }
+
+    #[test]
+    fn what_others_left_in_a_policy_does_not_hide_it() {
+        let odd = "spec: {priority: 5, isNew: true}\n\
+                   status: {phase: Thinking, conditions: [{type: A, status: 'True'}, {type: B, status: 'True', lastTransitionTime: '2026-01-02T03:04:05Z'}]}";
+        let status = policy(odd).status.expect("a status");
+        assert_eq!(status.phase, None);
+        assert_eq!(status.conditions.iter().map(|c| c.type_.as_str()).collect::<Vec<_>>(), ["B"]);
     }
 }

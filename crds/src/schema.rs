@@ -13,7 +13,6 @@ pub(crate) fn host_ip(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
         "maxLength": 45,
-        "oneOf": [{"format": "ipv4"}, {"format": "ipv6"}],
         "x-kubernetes-validations": [
             {
                 "rule": "isIP(self)",

@@ -1,6 +1,10 @@
 //! `Tier`: the first key of the order in which policies are looked at.
 
 #![allow(unreachable_pub, reason = "KubeSchema repeats each public struct inside a function")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printcolumn has a type of its own, which the lint takes for one"
+)]
 
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
@@ -57,7 +61,11 @@ pub const MOST: usize = 20;
 
 /// The tiers that are always there, in the order in which they are looked at.
 pub const BUILT_IN: [BuiltIn; 6] = [
-    BuiltIn { name: "emergency", priority: 50, description: "Incidents: what must hold at once, whatever else is said" },
+    BuiltIn {
+        name: "emergency",
+        priority: 50,
+        description: "Incidents: what must hold at once, whatever else is said",
+    },
     BuiltIn { name: "securityops", priority: 100, description: "Rules of the security team" },
     BuiltIn { name: "networkops", priority: 150, description: "Rules of the network team" },
     BuiltIn { name: "platform", priority: 200, description: "Rules of the platform team" },

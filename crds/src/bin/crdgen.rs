@@ -24,15 +24,17 @@ fn main() -> ExitCode {
     match drifted(Path::new(FOLDER)) {
         Ok(drifted) if drifted.is_empty() => ExitCode::SUCCESS,
         Ok(drifted) if check => {
-            drifted.iter().for_each(|name| eprintln!("{FOLDER}/{name} differs from the types: run crdgen"));
+            for name in drifted {
+                eprintln!("{FOLDER}/{name} differs from the types: cargo run -p crds --features crdgen");
+            }
             ExitCode::FAILURE
         }
-        Ok(drifted) => write(Path::new(FOLDER), &drifted).map_or_else(failed, |()| ExitCode::SUCCESS),
-        Err(error) => failed(error),
+        Ok(drifted) => write(Path::new(FOLDER), &drifted).map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS),
+        Err(error) => failed(&error),
     }
 }
 
-fn failed(error: io::Error) -> ExitCode {
+fn failed(error: &io::Error) -> ExitCode {
     eprintln!("failed to read or write {FOLDER}: {error}");
     ExitCode::FAILURE
 }
@@ -40,7 +42,8 @@ fn failed(error: io::Error) -> ExitCode {
 /// The names of the files that aren't what the types say, and of those that no type makes any more.
 fn drifted(folder: &Path) -> io::Result<Vec<String>> {
     let wanted = files();
-    let differs = |(name, text): &(&String, &String)| fs::read_to_string(folder.join(name)).ok().as_ref() != Some(*text);
+    let differs =
+        |(name, text): &(&String, &String)| fs::read_to_string(folder.join(name)).ok().as_ref() != Some(*text);
     let mut drifted: Vec<String> = wanted.iter().filter(differs).map(|(name, _)| name.clone()).collect();
     if folder.exists() {
         for entry in fs::read_dir(folder)? {

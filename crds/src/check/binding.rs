@@ -15,8 +15,10 @@ pub fn binding(binding: &ExternalNodeBinding) -> Vec<Violation> {
         one_subject(&mut found, &format!("spec.subjects[{index}]"), subject);
     }
     match (external_nodes.as_slice(), node_selector) {
-        ([], None) => found.whole("spec", "covers no node; give externalNodes (names, or \"*\" for all) or nodeSelector"),
-        ([], Some(nodes)) => selector(&mut found, "spec.nodeSelector", nodes),
+        ([], None) => {
+            found.whole("spec", "covers no node; give externalNodes (names, or \"*\" for all) or nodeSelector");
+        }
+        ([], Some(nodes)) => selector(&mut found, "spec.nodeSelector", Some(nodes)),
         (_, None) => {}
         (names, Some(_)) => found.add(
             "spec.externalNodes",
@@ -91,8 +93,14 @@ mod tests {
             ("{subjects: [{kind: User, name: ''}], externalNodes: [vm1]}", "spec.subjects[0].name"),
             ("{subjects: [{kind: User, name: a, namespace: b}], externalNodes: [vm1]}", "spec.subjects[0].namespace"),
             ("{subjects: [{kind: ServiceAccount, name: a}], externalNodes: [vm1]}", "spec.subjects[0].namespace"),
-            ("{subjects: [{kind: ServiceAccount, name: 'x:y', namespace: b}], externalNodes: [vm1]}", "spec.subjects[0].name"),
-            ("{subjects: [{kind: User, name: a}], nodeSelector: {matchLabels: {-: a}}}", "spec.nodeSelector.matchLabels[\"-\"]"),
+            (
+                "{subjects: [{kind: ServiceAccount, name: 'x:y', namespace: b}], externalNodes: [vm1]}",
+                "spec.subjects[0].name",
+            ),
+            (
+                "{subjects: [{kind: User, name: a}], nodeSelector: {matchLabels: {-: a}}}",
+                "spec.nodeSelector.matchLabels[\"-\"]",
+            ),
         ];
         for (spec, path) in bad {
             assert_eq!(paths(&wrong(spec)), [path], "{spec}");

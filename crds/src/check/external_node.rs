@@ -30,7 +30,11 @@ pub fn external_node(node: &ExternalNode) -> Vec<Violation> {
     if let Some(NodeIdentity { rejoin_grace: Some(text) }) = identity
         && grace(text).is_none()
     {
-        found.add("spec.identity.rejoinGrace", text, "must be a duration of hours, minutes and seconds, as 72h or 1h30m");
+        found.add(
+            "spec.identity.rejoinGrace",
+            text,
+            "must be a duration of hours, minutes and seconds, as 72h or 1h30m",
+        );
     }
     found.0
 }
@@ -42,7 +46,8 @@ fn one_interface(found: &mut Found, path: &str, interface: &NetworkInterface, al
             found.whole(path, "can't be found on the machine; give ips, name or mac");
         }
         None if !alone => {
-            let reason = "is missing; with more than one interface each needs a name, which its ExternalEntity is named after";
+            let reason =
+                "is missing; with more than one interface each needs a name, which its ExternalEntity is named after";
             found.whole(format!("{path}.name"), reason);
         }
         Some(name) if ips.is_empty() && mac.is_none() && name.len() > LONGEST_INTERFACE => {
@@ -56,7 +61,9 @@ fn one_interface(found: &mut Found, path: &str, interface: &NetworkInterface, al
     }
     for (index, ip) in ips.iter().enumerate() {
         let wrong = parse_ip(ip).map_or_else(Some, not_a_host);
-        wrong.into_iter().for_each(|reason| found.add(format!("{path}.ips[{index}]"), ip, reason));
+        if let Some(reason) = wrong {
+            found.add(format!("{path}.ips[{index}]"), ip, reason);
+        }
     }
     for (index, cidr) in allowed_cidrs.iter().enumerate() {
         let wrong = parse_cidr(cidr).map_or_else(Some, |net| match net.addr() {
@@ -64,12 +71,15 @@ fn one_interface(found: &mut Found, path: &str, interface: &NetworkInterface, al
             ip if ip.is_unspecified() => None,
             ip => not_a_host(ip),
         });
-        wrong.into_iter().for_each(|reason| found.add(format!("{path}.allowedCIDRs[{index}]"), cidr, reason));
+        if let Some(reason) = wrong {
+            found.add(format!("{path}.allowedCIDRs[{index}]"), cidr, reason);
+        }
     }
     for (index, NamedPort { name, port, protocol: _ }) in ports.iter().enumerate() {
-        found.number(&format!("{path}.ports[{index}].port"), *port, 1, 65535);
+        found.number(&format!("{path}.ports[{index}].port"), Some(*port), 1..=65535);
         if !is_port_name(name) {
-            let reason = "must be the name of a port: up to 63 lower-case letters, digits or '-', alphanumeric at both ends";
+            let reason =
+                "must be the name of a port: up to 63 lower-case letters, digits or '-', alphanumeric at both ends";
             found.add(format!("{path}.ports[{index}].name"), name, reason);
         }
     }
@@ -118,7 +128,8 @@ fn together(found: &mut Found, interfaces: &[NetworkInterface]) {
     });
     unique(found, macs, "hardware address");
     let addresses = all().flat_map(|(index, interface)| {
-        let mut own: Vec<_> = interface.ips.iter().enumerate().filter_map(|(i, ip)| Some((parse_ip(ip).ok()?, i, ip))).collect();
+        let mut own: Vec<_> =
+            interface.ips.iter().enumerate().filter_map(|(i, ip)| Some((parse_ip(ip).ok()?, i, ip))).collect();
         // twice on one interface says nothing wrong
         own.sort_unstable();
         own.dedup_by_key(|(ip, ..)| *ip);
@@ -135,13 +146,13 @@ fn entity_names(found: &mut Found, node: &str, interfaces: &[NetworkInterface]) 
                       use a name of at most 247 characters";
         found.add("metadata.name", node, reason);
     }
-    let mut names: Vec<&str> = named().map(|(_, name)| name).collect();
-    names.sort_unstable();
-    names.dedup();
+    let mut distinct: Vec<&str> = named().map(|(_, name)| name).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
     let first = |name: &str| named().find(|(_, other)| *other == name).map_or(0, |(index, _)| index);
-    let keys = names.into_iter().map(|name| {
-        (format!("spec.interfaces[{}].name", first(name)), name.to_owned(), sha1_prefix(name, 5))
-    });
+    let keys = distinct
+        .into_iter()
+        .map(|name| (format!("spec.interfaces[{}].name", first(name)), name.to_owned(), sha1_prefix(name, 5)));
     unique(found, keys, "name of its ExternalEntity by chance (a short hash); rename one of the interfaces");
 }
 
@@ -246,7 +257,8 @@ mod tests {
     fn the_same_address_in_other_letters_is_the_same_address() {
         let violations = wrong("interfaces: [{name: a, ips: ['2001:db8::5']}, {name: b, ips: ['2001:DB8:0::5']}]");
         assert_eq!(paths(&violations), ["spec.interfaces[1].ips[0]"]);
-        let violations = wrong("interfaces: [{name: a, mac: '52:54:00:AB:00:01'}, {name: b, mac: '52:54:00:ab:00:01'}]");
+        let violations =
+            wrong("interfaces: [{name: a, mac: '52:54:00:AB:00:01'}, {name: b, mac: '52:54:00:ab:00:01'}]");
         assert_eq!(paths(&violations), ["spec.interfaces[1].mac"]);
     }
 

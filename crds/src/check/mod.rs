@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -60,9 +61,10 @@ impl Found {
         self.add(path, "", reason);
     }
 
-    fn number(&mut self, path: &str, value: i32, min: i32, max: i32) {
-        if !(min..=max).contains(&value) {
-            self.add(path, value, format!("must be a number from {min} to {max}"));
+    /// The number, if there is one, must be in `range`.
+    fn number(&mut self, path: &str, value: Option<i32>, range: RangeInclusive<i32>) {
+        if let Some(value) = value.filter(|value| !range.contains(value)) {
+            self.add(path, value, format!("must be a number from {} to {}", range.start(), range.end()));
         }
     }
 }
@@ -81,20 +83,22 @@ fn unique<K: Ord>(found: &mut Found, keys: impl Iterator<Item = (String, String,
 
 /// The address, or why it is none.
 fn parse_ip(text: &str) -> Result<IpAddr, &'static str> {
-    let ip: IpAddr = text.parse().map_err(|_| {
-        "must be an IPv4 or IPv6 address, without prefix length, zone or leading zeros, as 10.0.0.5 or 2001:db8::5"
-    })?;
+    let ip: IpAddr = text.parse().map_err(
+        |_| "must be an IPv4 or IPv6 address, without prefix length, zone or leading zeros, as 10.0.0.5 or 2001:db8::5",
+    )?;
     match ip {
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err("is an IPv4 address in the clothes of IPv6; write it as IPv4"),
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+            Err("is an IPv4 address in the clothes of IPv6; write it as IPv4")
+        }
         ip => Ok(ip),
     }
 }
 
 /// The network, host bits and all, or why it is none.
 fn parse_cidr(text: &str) -> Result<IpNet, &'static str> {
-    let net: IpNet = text.parse().map_err(|_| {
-        "must be a network: an address, a slash and a prefix length, as 10.0.0.0/16 or 2001:db8::/64"
-    })?;
+    let net: IpNet = text
+        .parse()
+        .map_err(|_| "must be a network: an address, a slash and a prefix length, as 10.0.0.0/16 or 2001:db8::/64")?;
     parse_ip(&net.addr().to_string())?;
     Ok(net)
 }
@@ -123,8 +127,9 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// What is wrong with a label selector at `path`.
-fn selector(found: &mut Found, path: &str, selector: &LabelSelector) {
+/// What is wrong with the label selector at `path`, if there is one.
+fn selector(found: &mut Found, path: &str, selector: Option<&LabelSelector>) {
+    let Some(selector) = selector else { return };
     for (key, value) in selector.match_labels.iter().flatten() {
         let path = format!("{path}.matchLabels[{key:?}]");
         label_key(found, &path, key);
@@ -167,7 +172,8 @@ fn label_key(found: &mut Found, path: &str, key: &str) {
 
 fn label_value(found: &mut Found, path: &str, value: &str) {
     if !is_label_text(value) {
-        let reason = "must be the value of a label: up to 63 letters, digits, '-', '_' or '.', alphanumeric at both ends";
+        let reason =
+            "must be the value of a label: up to 63 letters, digits, '-', '_' or '.', alphanumeric at both ends";
         found.add(path, value, reason);
     }
 }
@@ -196,7 +202,7 @@ mod tests {
 
     fn selector_of(yaml: &str) -> Vec<Violation> {
         let mut found = Found::default();
-        selector(&mut found, "s", &serde_saphyr::from_str(yaml).expect("the test's own YAML"));
+        selector(&mut found, "s", Some(&serde_saphyr::from_str(yaml).expect("the test's own YAML")));
         found.0
     }
 
@@ -245,7 +251,9 @@ mod tests {
 
     #[test]
     fn an_address_that_means_every_machine_or_many_is_no_host() {
-        for bad in ["0.0.0.0", "::", "127.0.0.1", "::1", "169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "255.255.255.255"] {
+        for bad in
+            ["0.0.0.0", "::", "127.0.0.1", "::1", "169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "255.255.255.255"]
+        {
             assert!(not_a_host(bad.parse().expect("an address")).is_some(), "{bad}");
         }
         for good in ["10.0.0.5", "192.0.2.1", "2001:db8::5", "fd00::1"] {

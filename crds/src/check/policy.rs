@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::{Found, Violation, is_label_text, parse_cidr, parse_ip, selector, unique};
 use crate::policy::{
-    Action, AppliedTo, Direction, IpBlock, NetworkPolicy, NetworkPolicySpec, NetworkProtocol, Peer, PolicyPort, RuleRef,
-    ServiceReference,
+    Action, AppliedTo, Direction, IpBlock, NetworkPolicy, NetworkPolicySpec, NetworkProtocol, Peer, PolicyPort,
+    RuleRef, ServiceReference,
 };
 use crate::tier::BASELINE;
 
@@ -65,10 +65,12 @@ fn applied_to(found: &mut Found, path: &str, items: &[AppliedTo]) {
         match chosen(&given).as_slice() {
             [] => found.whole(&path, "selects nothing; give podSelector, externalEntitySelector or group"),
             [_] => {}
-            many => found.add(&path, many.join(","), "stand together, but each selects on its own; give one item to each"),
+            many => {
+                found.add(&path, many.join(","), "stand together, but each selects on its own; give one item to each");
+            }
         }
         for (field, labels) in [("podSelector", pod_selector), ("externalEntitySelector", external_entity_selector)] {
-            labels.iter().for_each(|labels| selector(found, &format!("{path}.{field}"), labels));
+            selector(found, &format!("{path}.{field}"), labels.as_ref());
         }
         group_name(found, &path, group.as_deref());
     }
@@ -113,20 +115,35 @@ fn wrong_side(found: &mut Found, rule: RuleRef<'_>) {
     let path = rule.path();
     match rule.direction {
         Direction::Ingress if !rule.to.is_empty() => {
-            found.whole(format!("{path}.to"), "an ingress rule is for what comes in; use from, or move the rule to egress");
+            found.whole(
+                format!("{path}.to"),
+                "an ingress rule is for what comes in; use from, or move the rule to egress",
+            );
         }
         Direction::Ingress if !rule.to_services.is_empty() => {
             found.whole(format!("{path}.toServices"), "an ingress rule goes to no Service; move the rule to egress");
         }
         Direction::Egress if !rule.from.is_empty() => {
-            found.whole(format!("{path}.from"), "an egress rule is for what goes out; use to, or move the rule to ingress");
+            found.whole(
+                format!("{path}.from"),
+                "an egress rule is for what goes out; use to, or move the rule to ingress",
+            );
         }
         _ => {}
     }
 }
 
 fn one_peer(found: &mut Found, path: &str, peer: &Peer, direction: Direction) {
-    let Peer { pod_selector, namespace_selector, external_entity_selector, ip_block, node_selector, group, fqdn, scope } = peer;
+    let Peer {
+        pod_selector,
+        namespace_selector,
+        external_entity_selector,
+        ip_block,
+        node_selector,
+        group,
+        fqdn,
+        scope,
+    } = peer;
     let given = [
         ("podSelector", pod_selector.is_some()),
         ("externalEntitySelector", external_entity_selector.is_some()),
@@ -138,7 +155,9 @@ fn one_peer(found: &mut Found, path: &str, peer: &Peer, direction: Direction) {
     match (chosen(&given).as_slice(), namespace_selector) {
         ([], None) => {
             let kinds = match direction {
-                Direction::Ingress => "podSelector, externalEntitySelector, namespaceSelector, ipBlock, nodeSelector or group",
+                Direction::Ingress => {
+                    "podSelector, externalEntitySelector, namespaceSelector, ipBlock, nodeSelector or group"
+                }
                 Direction::Egress => {
                     "podSelector, externalEntitySelector, namespaceSelector, ipBlock, nodeSelector, group or fqdn"
                 }
@@ -147,11 +166,13 @@ fn one_peer(found: &mut Found, path: &str, peer: &Peer, direction: Direction) {
         }
         ([_], None) | ([] | ["podSelector" | "externalEntitySelector"], Some(_)) => {}
         ([field], Some(_)) => {
-            let reason = format!("stands beside {field}, which knows no namespaces; use it with a selector of Pods or entities");
+            let reason =
+                format!("stands beside {field}, which knows no namespaces; use it with a selector of Pods or entities");
             found.whole(format!("{path}.namespaceSelector"), reason);
         }
         (many, _) => {
-            let reason = "stand together, but each is a peer of its own; give one item to each, any of which then matches";
+            let reason =
+                "stand together, but each is a peer of its own; give one item to each, any of which then matches";
             found.add(path, many.join(","), reason);
         }
     }
@@ -162,7 +183,7 @@ fn one_peer(found: &mut Found, path: &str, peer: &Peer, direction: Direction) {
         ("nodeSelector", node_selector),
     ];
     for (field, labels) in selectors {
-        labels.iter().for_each(|labels| selector(found, &format!("{path}.{field}"), labels));
+        selector(found, &format!("{path}.{field}"), labels.as_ref());
     }
     if let Some(block) = ip_block {
         one_block(found, &format!("{path}.ipBlock"), block);
@@ -173,7 +194,9 @@ fn one_peer(found: &mut Found, path: &str, peer: &Peer, direction: Direction) {
     }
     if let Some(scope) = scope {
         match (direction, scope.as_str()) {
-            (Direction::Egress, _) => found.add(format!("{path}.scope"), scope, "is for peers of ingress rules; leave it out"),
+            (Direction::Egress, _) => {
+                found.add(format!("{path}.scope"), scope, "is for peers of ingress rules; leave it out");
+            }
             (_, "Cluster" | "ClusterSet") => {}
             _ => found.add(format!("{path}.scope"), scope, "must be Cluster or ClusterSet"),
         }
@@ -198,7 +221,11 @@ fn one_block(found: &mut Found, path: &str, block: &IpBlock) {
                 found.add(path, text, format!("lies outside of {cidr}; only parts of it can be left out"));
             }
             (Ok(outer), Ok(inner)) if outer.trunc() == inner.trunc() => {
-                found.add(path, text, format!("is all of {cidr}, so nothing is left; take the whole ipBlock out instead"));
+                found.add(
+                    path,
+                    text,
+                    format!("is all of {cidr}, so nothing is left; take the whole ipBlock out instead"),
+                );
             }
             _ => {}
         }
@@ -210,7 +237,11 @@ fn one_fqdn(found: &mut Found, path: &str, name: &str, direction: Direction) {
     if direction == Direction::Ingress {
         found.add(path, name, "is for peers of egress rules: who comes in has an address, but no name");
     } else if name.is_empty() || !name.bytes().all(plain) {
-        found.add(path, name, "must be a name of the DNS: letters, digits, '-', '.' and '*' for any text, as *.example.com");
+        found.add(
+            path,
+            name,
+            "must be a name of the DNS: letters, digits, '-', '.' and '*' for any text, as *.example.com",
+        );
     }
 }
 
@@ -224,7 +255,11 @@ fn one_port(found: &mut Found, path: &str, port: &PolicyPort) {
                 let reason = "is a text, so it means a port of that name; for a number leave the quotes out";
                 found.add(format!("{path}.port"), format!("{name:?}"), reason);
             } else if let Some(end) = end_port {
-                found.add(format!("{path}.endPort"), end, format!("a range can't start at a name ({name}); give port as a number"));
+                found.add(
+                    format!("{path}.endPort"),
+                    end,
+                    format!("a range can't start at a name ({name}); give port as a number"),
+                );
             }
             None
         }
@@ -236,14 +271,18 @@ fn one_port(found: &mut Found, path: &str, port: &PolicyPort) {
 
 fn range(found: &mut Found, path: &str, first: (&str, Option<i32>), last: (&str, Option<i32>), missing: bool) {
     for (field, number) in [first, last] {
-        number.iter().for_each(|number| found.number(&format!("{path}.{field}"), *number, 0, 65535));
+        found.number(&format!("{path}.{field}"), number, 0..=65535);
     }
     match (first, last) {
         ((start, _), (field, Some(last))) if missing => {
             found.add(format!("{path}.{field}"), last, format!("ends a range that doesn't start; give {start} too"));
         }
         ((start, Some(first)), (field, Some(last))) if last < first => {
-            found.add(format!("{path}.{field}"), last, format!("is below {start}, {first}; a range goes from low to high"));
+            found.add(
+                format!("{path}.{field}"),
+                last,
+                format!("is below {start}, {first}; a range goes from low to high"),
+            );
         }
         _ => {}
     }
@@ -256,10 +295,14 @@ fn one_protocol(found: &mut Found, path: &str, protocol: &NetworkProtocol, direc
     }
     if let Some(icmp) = icmp {
         for (field, number) in [("icmpType", icmp.icmp_type), ("icmpCode", icmp.icmp_code)] {
-            number.iter().for_each(|number| found.number(&format!("{path}.icmp.{field}"), *number, 0, 255));
+            found.number(&format!("{path}.icmp.{field}"), number, 0..=255);
         }
         if let (None, Some(code)) = (icmp.icmp_type, icmp.icmp_code) {
-            found.add(format!("{path}.icmp.icmpCode"), code, "a code means something only within a type; give icmpType too");
+            found.add(
+                format!("{path}.icmp.icmpCode"),
+                code,
+                "a code means something only within a type; give icmpType too",
+            );
         }
     }
     let Some(igmp) = igmp else { return };
@@ -282,13 +325,16 @@ fn services(found: &mut Found, rule: RuleRef<'_>) {
         return;
     }
     let path = format!("{}.toServices", rule.path());
-    let others = [("to", !rule.to.is_empty()), ("ports", !rule.ports.is_empty()), ("protocols", !rule.protocols.is_empty())];
+    let others =
+        [("to", !rule.to.is_empty()), ("ports", !rule.ports.is_empty()), ("protocols", !rule.protocols.is_empty())];
     let others = chosen(&others);
     if !others.is_empty() {
-        let reason = format!("the Services say peers and ports already; move {} to a rule of their own", others.join(" and "));
+        let reason =
+            format!("the Services say peers and ports already; move {} to a rule of their own", others.join(" and "));
         found.whole(&path, reason);
     }
-    for (index, ServiceReference { name, .. }) in rule.to_services.iter().enumerate().filter(|(_, s)| s.name.is_empty()) {
+    for (index, ServiceReference { name, .. }) in rule.to_services.iter().enumerate().filter(|(_, s)| s.name.is_empty())
+    {
         found.add(format!("{path}[{index}].name"), name, "is missing; give the name of a Service");
     }
 }
@@ -339,9 +385,15 @@ mod tests {
             ("ingress", "{action: Allow, from: [{podSelector: {}, namespaceSelector: {}}, {namespaceSelector: {}}]}"),
             ("ingress", "{action: Allow, from: [{externalEntitySelector: {}, namespaceSelector: {}, scope: Cluster}]}"),
             ("ingress", "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.1/8, except: [10.1.0.0/16, 10.2.0.1/32]}}]}"),
-            ("ingress", "{action: Allow, ports: [{port: 80}, {port: http}, {port: 1, endPort: 65535}, {protocol: UDP}, {}]}"),
+            (
+                "ingress",
+                "{action: Allow, ports: [{port: 80}, {port: http}, {port: 1, endPort: 65535}, {protocol: UDP}, {}]}",
+            ),
             ("ingress", "{action: Allow, ports: [{sourcePort: 0, sourceEndPort: 65535}, {port: 53, sourcePort: 53}]}"),
-            ("ingress", "{action: Reject, protocols: [{icmp: {}}, {icmp: {icmpType: 8, icmpCode: 0}}, {igmp: {igmpType: 17}}]}"),
+            (
+                "ingress",
+                "{action: Reject, protocols: [{icmp: {}}, {icmp: {icmpType: 8, icmpCode: 0}}, {igmp: {igmpType: 17}}]}",
+            ),
             ("egress", "{action: Allow, to: [{fqdn: '*.example.com'}, {nodeSelector: {}}, {group: g}]}"),
             ("egress", "{action: Allow, toServices: [{name: db, namespace: x}]}"),
             ("egress", "{action: Allow, l7Protocols: [{http: {method: GET}}, {tls: {sni: a.example}}]}"),
@@ -390,10 +442,26 @@ mod tests {
             ("ingress", "{action: Drop, from: [{group: g, namespaceSelector: {}}]}", "from[0].namespaceSelector"),
             ("ingress", "{action: Drop, from: [{ipBlock: {}}]}", "from[0].ipBlock.cidr"),
             ("ingress", "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0}}]}", "from[0].ipBlock.cidr"),
-            ("ingress", "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: [x]}}]}", "from[0].ipBlock.except[0]"),
-            ("ingress", "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: ['::/0']}}]}", "from[0].ipBlock.except[0]"),
-            ("ingress", "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: [0.0.0.0/0]}}]}", "from[0].ipBlock.except[0]"),
-            ("ingress", "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.1.1/8]}}]}", "from[0].ipBlock.except[0]"),
+            (
+                "ingress",
+                "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: [x]}}]}",
+                "from[0].ipBlock.except[0]",
+            ),
+            (
+                "ingress",
+                "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: ['::/0']}}]}",
+                "from[0].ipBlock.except[0]",
+            ),
+            (
+                "ingress",
+                "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: [0.0.0.0/0]}}]}",
+                "from[0].ipBlock.except[0]",
+            ),
+            (
+                "ingress",
+                "{action: Drop, from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.1.1/8]}}]}",
+                "from[0].ipBlock.except[0]",
+            ),
             ("ingress", "{action: Drop, from: [{fqdn: a.example}]}", "from[0].fqdn"),
             ("egress", "{action: Drop, to: [{fqdn: 'a_b.example'}]}", "to[0].fqdn"),
             ("egress", "{action: Drop, to: [{podSelector: {}, scope: Cluster}]}", "to[0].scope"),

@@ -9,10 +9,11 @@ use crate::tier::{BUILT_IN, MOST, Tier, built_in};
 pub fn tier(tier: &Tier) -> Vec<Violation> {
     let mut found = Found::default();
     let (name, priority) = (tier.name_any(), tier.spec.priority);
-    found.number("spec.priority", priority, 0, 255);
+    found.number("spec.priority", Some(priority), 0..=255);
     if let Some(own) = built_in(&name) {
         if own.priority != priority {
-            let reason = format!("tier {name} is built in with priority {}; give a new tier another name", own.priority);
+            let reason =
+                format!("tier {name} is built in with priority {}; give a new tier another name", own.priority);
             found.add("spec.priority", priority, reason);
         }
     } else if let Some(other) = BUILT_IN.iter().find(|other| other.priority == priority) {
@@ -73,7 +74,8 @@ mod tests {
 
     #[test]
     fn a_tier_can_t_take_what_is_built_in() {
-        let wanted = ["spec.priority: \"120\": tier platform is built in with priority 200; give a new tier another name"];
+        let wanted =
+            ["spec.priority: \"120\": tier platform is built in with priority 200; give a new tier another name"];
         assert_eq!(said(&tier(&at("platform", 120))), wanted);
         let wanted = ["spec.priority: \"200\": is the priority of the built-in tier platform; choose one that is free"];
         assert_eq!(said(&tier(&at("ours", 200))), wanted);
@@ -90,7 +92,10 @@ mod tests {
     #[test]
     fn there_are_at_most_twenty_tiers() {
         let full: Vec<Tier> = (0..20).map(|n| at(&format!("t{n}"), n)).collect();
-        assert_eq!(said(&tier_among(&at("ours", 120), &full)), ["metadata.name: \"ours\": there are 20 tiers already; delete one first"]);
+        assert_eq!(
+            said(&tier_among(&at("ours", 120), &full)),
+            ["metadata.name: \"ours\": there are 20 tiers already; delete one first"]
+        );
         assert_eq!(tier_among(&at("baseline", 253), &full), [], "what is built in always fits");
     }
 }

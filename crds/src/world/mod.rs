@@ -126,15 +126,7 @@ macro_rules! typed {
     )*};
 }
 
-typed!(
-    ExternalNode,
-    ExternalEntity,
-    NetworkPolicy,
-    Tier,
-    ExternalNodeBinding,
-    AntreaAgentInfo,
-    AntreaControllerInfo
-);
+typed!(ExternalNode, ExternalEntity, NetworkPolicy, Tier, ExternalNodeBinding, AntreaAgentInfo, AntreaControllerInfo);
 
 macro_rules! world {
     ($($(#[$doc:meta])* $field:ident: $kind:ident($type:ty) = $group:literal / $version:literal / $plural:literal / $object:literal;)*) => {

@@ -51,7 +51,8 @@ fn an_older_word_never_overtakes_a_newer_one() {
 fn one_unreadable_object_is_its_own_trouble() {
     let mut world = World::waiting_for(&[]);
     let entity = |name, port| {
-        let spec = json!({"endpoints": [{"ip": "10.0.0.9"}], "ports": [{"protocol": "TCP", "port": port, "name": "web"}]});
+        let spec =
+            json!({"endpoints": [{"ip": "10.0.0.9"}], "ports": [{"protocol": "TCP", "port": port, "name": "web"}]});
         object(WorldKind::ExternalEntity, name, name, 1, &spec)
     };
     let poisoned = object(WorldKind::ExternalEntity, "bad", "u", 1, &json!({"endpoints": "none"}));
