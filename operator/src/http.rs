@@ -60,7 +60,7 @@ impl Default for Options {
             connections: 20_000,
             streams: 64,
             header_timeout: Duration::from_secs(15),
-            idle_timeout: Duration::from_secs(120),
+            idle_timeout: Duration::from_mins(2),
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),
         }
@@ -134,20 +134,21 @@ where
     let options = Arc::new(options);
     let mut connections = JoinSet::new();
     loop {
-        let next = async {
+        let mut next = pin!(async {
             // Never closed, so always there in the end.
             let place = places.clone().acquire_owned().await;
             (place, listener.accept().await)
-        };
-        let (place, (io, addr)) = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            Some(ended) = connections.join_next() => {
-                observe(ended);
-                continue;
+        });
+        // Going on with the same future: a listener may be in the middle of something when another connection ends.
+        let next = loop {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break None,
+                Some(ended) = connections.join_next() => observe(ended),
+                next = next.as_mut() => break Some(next),
             }
-            next = next => next,
         };
+        let Some((place, (io, addr))) = next else { break };
         let peer = Peer { addr, certificates: io.certificates() };
         let connection = connection(io, peer, router.clone(), options.clone(), shutdown.clone());
         connections.spawn(async move {
@@ -185,11 +186,7 @@ where
         }
     });
     let mut builder = auto::Builder::new(Executor);
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(options.header_timeout)
-        .max_buf_size(64 * 1024);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(options.header_timeout).max_buf_size(64 * 1024);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -203,17 +200,16 @@ where
         () = shutdown.cancelled() => None,
         () = activity.idle_for(options.idle_timeout) => None,
     };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            served.as_mut().graceful_shutdown();
-            match tokio::time::timeout(options.drain, served).await {
-                Ok(ended) => ended,
-                Err(_) => return tracing::debug!(%addr, "cut the connection after the drain"),
-            }
-        }
+    let ended = if ended.is_some() {
+        ended
+    } else {
+        served.as_mut().graceful_shutdown();
+        tokio::time::timeout(options.drain, served).await.ok()
     };
-    if let Err(error) = ended {
+    if ended.is_none() {
+        tracing::debug!(%addr, "cut the connection after the drain");
+    }
+    if let Some(Err(error)) = ended {
         tracing::debug!(%addr, %error, "connection failed");
     }
 }

@@ -73,7 +73,7 @@ impl Settings {
         if self.identity.is_empty() {
             return Err(Error::NoIdentity);
         }
-        if self.lease_duration.subsec_nanos() != 0 || self.lease_duration > Duration::from_secs(3600) {
+        if self.lease_duration.subsec_nanos() != 0 || self.lease_duration > Duration::from_hours(1) {
             return Err(Error::Duration(self.lease_duration));
         }
         if self.retry_period.is_zero()

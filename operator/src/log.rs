@@ -121,15 +121,23 @@ impl fmt::Display for Chain<'_> {
 
 /// The error in words. An answer of the API server is told as it was given, without the debug form that kube adds.
 fn text(error: &(dyn StdError + 'static)) -> String {
-    match error.downcast_ref() {
-        Some(kube::Error::Api(status)) => format!("the API server answered {}: {}", status.code, words(status)),
-        _ => error.to_string(),
+    match answer(error) {
+        Some(status) => format!("the API server answered {}: {}", status.code, words(status)),
+        None => error.to_string(),
     }
 }
 
 /// What caused the error. Behind an answer of the API server stands only the answer itself.
 fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
-    error.source().filter(|_| !matches!(error.downcast_ref(), Some(kube::Error::Api(_))))
+    error.source().filter(|_| answer(error).is_none())
+}
+
+fn answer<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a kube::core::Status> {
+    // Many errors keep kube's large one in a box, and the box is then the cause.
+    match error.downcast_ref().or_else(|| error.downcast_ref().map(Box::as_ref)) {
+        Some(kube::Error::Api(status)) => Some(status),
+        _ => None,
+    }
 }
 
 fn words(status: &kube::core::Status) -> &str {
@@ -171,6 +179,8 @@ mod tests {
         let status = kube::core::Status::failure("leases \"x\" is forbidden", "Forbidden").with_code(403);
         let error = kube::Error::Api(status.boxed());
         assert_eq!(Chain(&error).to_string(), "the API server answered 403: leases \"x\" is forbidden");
+        let boxed = Because { text: "can't write", source: Some(Box::new(Box::new(error))) };
+        assert_eq!(Chain(&boxed).to_string(), "can't write: the API server answered 403: leases \"x\" is forbidden");
     }
 
     #[test]

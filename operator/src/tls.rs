@@ -143,8 +143,7 @@ impl TlsListener {
         let content = source.read().await?;
         let config = Arc::new(ArcSwap::from_pointee(source.config(&content)?));
         let tcp = http::listen(address).await.map_err(Error::Listen)?;
-        let address =
-            tcp.local_addr().map_err(|source| Error::Listen(http::Error::Listen { address, source }))?;
+        let address = tcp.local_addr().map_err(|source| Error::Listen(http::Error::Listen { address, source }))?;
         let (accept, accepted) = mpsc::channel(64);
         let (told, reloads) = watch::channel(Reloads { loaded: 1, refused: 0 });
         let follow = follow(source, content, config.clone(), options.reload_every, told);
@@ -205,7 +204,11 @@ impl Source {
             Some(path) => Some(read(path).await?),
             None => None,
         };
-        Ok(Content { certificate: read(&dir.join("tls.crt")).await?, key: read(&dir.join("tls.key")).await?, client_ca })
+        Ok(Content {
+            certificate: read(&dir.join("tls.crt")).await?,
+            key: read(&dir.join("tls.key")).await?,
+            client_ca,
+        })
     }
 
     fn config(&self, content: &Content) -> Result<ServerConfig, Error> {

@@ -255,6 +255,13 @@ world! {
     controller_infos: ControllerInfo(AntreaControllerInfo) = "crd.antrea.io" / "v1beta1" / "antreacontrollerinfos" / "AntreaControllerInfo";
 }
 
+impl WorldKind {
+    /// Whether the kind is one that another product knows too, and whose controller may own it.
+    pub fn is_shared(self) -> bool {
+        self.resource().0 == "crd.antrea.io"
+    }
+}
+
 impl fmt::Display for WorldKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.resource().3)

@@ -6,16 +6,28 @@ use std::net::IpAddr;
 use crds::external_node::{ExternalNodeStatus, InterfaceStatus, NetworkInterface};
 use ipnet::IpNet;
 
+#[cfg(test)]
+mod tests;
+
 /// Listed ∪ (reported ∩ `allowedCIDRs`).
 pub fn of(interface: &NetworkInterface, status: Option<&ExternalNodeStatus>) -> BTreeSet<IpAddr> {
     let mut ips = listed(interface);
     let allowed = allowed(interface);
     if !allowed.is_empty() {
-        let reported = status.into_iter().flat_map(|s| &s.interfaces).filter(|s| is_about(s, interface));
-        let reported = reported.flat_map(|s| parse(&s.ips)).filter(|ip| is_usable(*ip));
+        let found = status.into_iter().flat_map(|s| found(interface, &s.interfaces));
+        let reported = found.flat_map(|s| parse(&s.ips)).filter(|ip| is_usable(*ip));
         ips.extend(reported.filter(|ip| allowed.iter().any(|net| net.contains(ip))));
     }
     ips
+}
+
+/// The same in the order and the spelling of the user, the reported ones behind.
+pub fn in_order(interface: &NetworkInterface, status: Option<&ExternalNodeStatus>) -> Vec<String> {
+    let mut left = of(interface, status);
+    let mut take = |text: &&String| text.parse().is_ok_and(|ip: IpAddr| left.remove(&ip));
+    let mut out: Vec<_> = interface.ips.iter().filter(&mut take).cloned().collect();
+    out.extend(left.iter().map(IpAddr::to_string));
+    out
 }
 
 /// The addresses that the user wrote down, less those that can't be one machine's.
@@ -28,13 +40,26 @@ pub fn allowed(interface: &NetworkInterface) -> BTreeSet<IpNet> {
     interface.allowed_cidrs.iter().filter_map(|text| text.parse::<IpNet>().ok()).map(|net| net.trunc()).collect()
 }
 
-/// Whether the status of one interface of the host is about `interface`.
-fn is_about(status: &InterfaceStatus, interface: &NetworkInterface) -> bool {
-    match (interface.name(), interface.mac.as_deref()) {
-        (Some(name), _) => status.name.as_deref() == Some(name),
-        (None, Some(mac)) => status.mac.as_ref().is_some_and(|m| m.eq_ignore_ascii_case(mac)),
-        (None, None) => parse(&status.ips).any(|ip| listed(interface).contains(&ip)),
-    }
+/// Those of `all` the host's interfaces that are `interface`: by its name, else by its MAC, else by what the user listed.
+///
+/// A name may be one that only the user knows, so it decides only where the host has it, too.
+pub fn found<'s>(interface: &NetworkInterface, all: &'s [InterfaceStatus]) -> Vec<&'s InterfaceStatus> {
+    let listed = listed(interface);
+    let by_name = |s: &InterfaceStatus| interface.name().is_some() && s.name.as_deref() == interface.name();
+    let by_mac = |s: &InterfaceStatus| {
+        let macs = interface.mac.as_ref().zip(s.mac.as_ref());
+        macs.is_some_and(|(wanted, mac)| wanted.eq_ignore_ascii_case(mac))
+    };
+    let by_address = |s: &InterfaceStatus| parse(&s.ips).any(|ip| listed.contains(&ip));
+    let ways: [&dyn Fn(&InterfaceStatus) -> bool; 3] = [&by_name, &by_mac, &by_address];
+    let found = ways.iter().map(|is_it| all.iter().filter(|s| is_it(s)).collect::<Vec<_>>());
+    found.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
+}
+
+/// The listed addresses that `interface` doesn't have among `all` the host's interfaces.
+pub fn missing(interface: &NetworkInterface, all: &[InterfaceStatus]) -> BTreeSet<IpAddr> {
+    let had: BTreeSet<_> = found(interface, all).into_iter().flat_map(|s| parse(&s.ips)).collect();
+    listed(interface).difference(&had).copied().collect()
 }
 
 /// One machine's address that others may know: not loopback, multicast, unspecified or link-local.

@@ -24,18 +24,18 @@ impl Server {
     async fn start(options: Options) -> Self {
         let listener = listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (begin, begun) = mpsc::unbounded_channel();
+        let (started, begun) = mpsc::unbounded_channel();
         let go = Arc::new(Semaphore::new(0));
         let wait = {
-            let (begin, go) = (begin.clone(), go.clone());
+            let (started, go) = (started.clone(), go.clone());
             move || async move {
-                begin.send(()).unwrap();
+                started.send(()).unwrap();
                 go.acquire().await.unwrap().forget();
                 "waited"
             }
         };
         let endless = move || async move {
-            begin.send(()).unwrap();
+            started.send(()).unwrap();
             Body::from_stream(futures::stream::repeat(()).then(|()| async {
                 std::future::pending::<()>().await;
                 Ok::<_, Infallible>("never")
@@ -49,7 +49,9 @@ impl Server {
             .route(
                 "/broken-stream",
                 get(|| async {
-                    Body::from_stream(futures::stream::iter([0]).map(|_| -> Result<&str, Infallible> { panic!("on purpose") }))
+                    Body::from_stream(
+                        futures::stream::iter([0]).map(|_| -> Result<&str, Infallible> { panic!("on purpose") }),
+                    )
                 }),
             );
         let shutdown = CancellationToken::new();
@@ -117,8 +119,7 @@ async fn headers_that_never_end_end_the_connection() {
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_is_closed() {
-    let server =
-        Server::start(Options { idle_timeout: short(100), drain: short(100), ..Options::default() }).await;
+    let server = Server::start(Options { idle_timeout: short(100), drain: short(100), ..Options::default() }).await;
     assert_eq!(rest(server.connect().await).await, "");
     // The preface of HTTP/2 and nothing after it.
     let mut stream = server.connect().await;
@@ -128,8 +129,7 @@ async fn a_connection_that_says_nothing_is_closed() {
 
 #[tokio::test]
 async fn a_stream_without_traffic_is_not_idle() {
-    let mut server =
-        Server::start(Options { idle_timeout: short(50), drain: short(50), ..Options::default() }).await;
+    let mut server = Server::start(Options { idle_timeout: short(50), drain: short(50), ..Options::default() }).await;
     let (mut sender, connection) = server.h2().await;
     let response = sender.send_request(request("/endless")).await.unwrap();
     server.begun().await;
@@ -209,7 +209,8 @@ async fn a_handler_that_panics_costs_its_own_answer_only() {
         Err(_) => true,
     });
     assert_eq!(sender.send_request(request("/")).await.unwrap().status(), 200, "the connection lives on");
-    assert!(server.get("/broken-stream").await.contains("200 OK"));
+    // Over HTTP/1.1 the connection is lost, and nothing else.
+    server.get("/broken-stream").await;
     assert!(server.get("/").await.contains("200 OK"));
 }
 

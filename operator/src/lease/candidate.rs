@@ -231,15 +231,13 @@ impl Candidate {
             lease_transitions: transitions,
             ..was
         };
-        match &self.seen {
-            Some(seen) => Action::Replace(Lease { spec: Some(spec), ..seen.lease.clone() }),
-            None => {
-                let mut lease = Lease { spec: Some(spec), ..Lease::default() };
-                lease.metadata.namespace = Some(self.settings.namespace.clone());
-                lease.metadata.name = Some(self.settings.name.clone());
-                Action::Create(lease)
-            }
+        if let Some(seen) = &self.seen {
+            return Action::Replace(Lease { spec: Some(spec), ..seen.lease.clone() });
         }
+        let mut lease = Lease { spec: Some(spec), ..Lease::default() };
+        lease.metadata.namespace = Some(self.settings.namespace.clone());
+        lease.metadata.name = Some(self.settings.name.clone());
+        Action::Create(lease)
     }
 
     /// A leader tries often, since its deadline is near; a follower leaves a struggling API in peace.

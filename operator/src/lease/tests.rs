@@ -754,6 +754,88 @@ mod with_a_clock {
     }
 }
 
+mod over_http {
+    use axum::http::{Method, Request, StatusCode};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// The part of an API server that keeps one Lease.
+    fn server(stored: Arc<Mutex<Stored>>) -> Client {
+        let answer = move |request: Request<Body>| {
+            let stored = stored.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = axum::body::to_bytes(axum::body::Body::new(body), 10_000).await.unwrap();
+                let lease = || serde_json::from_slice(&body).unwrap();
+                let mut stored = stored.lock().unwrap();
+                let path = head.uri.path().strip_prefix("/apis/coordination.k8s.io/v1/namespaces/outrider/leases");
+                let answer = match (head.method, path) {
+                    (Method::GET, Some("/outrider-operator")) => stored.lease.clone().ok_or(StatusCode::NOT_FOUND),
+                    (Method::PUT, Some("/outrider-operator")) if stored.lease.is_none() => Err(StatusCode::NOT_FOUND),
+                    (Method::PUT, Some("/outrider-operator")) => {
+                        stored.replace(&lease()).map_err(|_| StatusCode::CONFLICT)
+                    }
+                    (Method::POST, Some("")) => stored.create(&lease()).map_err(|_| StatusCode::CONFLICT),
+                    unexpected => panic!("{unexpected:?}"),
+                };
+                let (status, body) = match answer {
+                    Ok(lease) => (StatusCode::OK, serde_json::to_vec(&lease)),
+                    Err(status) => {
+                        let reason = if status == StatusCode::NOT_FOUND { "NotFound" } else { "Conflict" };
+                        let body = kube::core::Status::failure("", reason).with_code(status.as_u16());
+                        (status, serde_json::to_vec(&body))
+                    }
+                };
+                let mut response = axum::http::Response::new(Body::from(body.unwrap()));
+                *response.status_mut() = status;
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        };
+        Client::new(tower::service_fn(answer), "outrider")
+    }
+
+    fn start(
+        stored: &Arc<Mutex<Stored>>,
+        identity: &str,
+    ) -> (watch::Receiver<Leadership>, CancellationToken, tokio::task::JoinHandle<Result<(), Error>>) {
+        let (sender, leadership) = watch::channel(Leadership::unknown());
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(run(server(stored.clone()), settings(identity), sender, shutdown.clone()));
+        (leadership, shutdown, task)
+    }
+
+    async fn soon<T, E: std::fmt::Debug>(reached: impl Future<Output = Result<T, E>>) {
+        timeout(seconds(600), reached).await.expect("it comes to that").unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replicas_hand_over_by_the_calls_that_an_api_server_knows() {
+        let stored = Arc::default();
+        let (mut a, stop, task) = start(&stored, "a");
+        soon(a.wait_for(Leadership::is_leading)).await;
+        let (mut b, ..) = start(&stored, "b");
+        soon(b.wait_for(|leadership| leadership.holder() == Some("a"))).await;
+        sleep(seconds(60)).await;
+        assert!(a.borrow().is_leading() && !b.borrow().is_leading());
+        stop.cancel();
+        task.await.unwrap().unwrap();
+        soon(b.wait_for(Leadership::is_leading)).await;
+        assert_eq!(stored.lock().unwrap().lease.as_ref().unwrap().spec.as_ref().unwrap().lease_transitions, Some(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_removed_is_created_again() {
+        let stored = Arc::default();
+        let (mut a, ..) = start(&stored, "a");
+        soon(a.wait_for(Leadership::is_leading)).await;
+        stored.lock().unwrap().lease = None;
+        sleep(seconds(5)).await;
+        assert_eq!(stored.lock().unwrap().holder().as_deref(), Some("a"));
+        assert!(a.borrow().is_leading());
+    }
+}
+
 #[test]
 fn an_identity_carries_the_address_in_both_families() {
     for socket in ["10.0.0.1:10448", "[fd00::1]:10448"] {

@@ -19,6 +19,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::selector::{GroupSelector, Scope, Selector};
 
+#[cfg(test)]
+mod tests;
+
 /// A policy as far as it can be realised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compiled {
@@ -312,7 +315,6 @@ fn port(port: &kind::PolicyPort) -> Option<Service> {
     })
 }
 
-/// The groups of one compiled policy by key.
 impl Compiled {
     /// The keys of its groups.
     pub fn group_keys(&self) -> impl Iterator<Item = GroupKey> + '_ {

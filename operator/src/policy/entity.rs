@@ -18,6 +18,9 @@ use super::selector::Labels;
 use crate::external_node::addresses;
 use crate::external_node::naming::entity_name;
 
+#[cfg(test)]
+mod tests;
+
 /// Something that policies can select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entity {

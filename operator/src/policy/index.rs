@@ -1,6 +1,8 @@
-//! Two indexes that answer "which?" without asking everybody: entities by label, selectors by the label they need.
+//! Indexes that answer "which?" without asking everybody: entities by label, selectors by the label they need, nodes by
+//! bare name and address.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crds::names::Key;
@@ -126,5 +128,60 @@ fn place(selector: &GroupSelector) -> Option<Arc<str>> {
     match &selector.scope {
         Scope::Namespace(name) => Some(name.clone()),
         Scope::Namespaces(_) => None,
+    }
+}
+
+/// The live ExternalNodes by what only one should have.
+#[derive(Debug, Default)]
+pub struct NodeIndex {
+    by_name: HashMap<Arc<str>, BTreeSet<Key>>,
+    by_address: HashMap<IpAddr, BTreeSet<Key>>,
+    addresses: HashMap<Key, BTreeSet<IpAddr>>,
+}
+
+impl NodeIndex {
+    /// `node` is there (or not) with these addresses. Names the other nodes that share, or shared, something with it.
+    pub(super) fn put(&mut self, node: &Key, live: bool, addresses: BTreeSet<IpAddr>) -> BTreeSet<Key> {
+        let mut others = BTreeSet::new();
+        let names = self.by_name.entry(node.name.clone()).or_default();
+        let changed = if live { names.insert(node.clone()) } else { names.remove(node) };
+        if changed {
+            others.extend(names.iter().cloned());
+        }
+        if names.is_empty() {
+            self.by_name.remove(&node.name);
+        }
+        let before = self.addresses.remove(node).unwrap_or_default();
+        for ip in before.difference(&addresses) {
+            if let Some(nodes) = self.by_address.get_mut(ip) {
+                nodes.remove(node);
+                others.extend(nodes.iter().cloned());
+                if nodes.is_empty() {
+                    self.by_address.remove(ip);
+                }
+            }
+        }
+        for ip in addresses.difference(&before) {
+            let nodes = self.by_address.entry(*ip).or_default();
+            others.extend(nodes.iter().cloned());
+            nodes.insert(node.clone());
+        }
+        if !addresses.is_empty() {
+            self.addresses.insert(node.clone(), addresses);
+        }
+        others.remove(node);
+        others
+    }
+
+    /// The ExternalNodes with this bare name, in whatever namespace.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = Key> + '_ {
+        self.by_name.get(name).into_iter().flatten().cloned()
+    }
+
+    /// The other ExternalNodes that list one of `node`'s addresses, with that address.
+    pub fn sharers(&self, node: &Key) -> Vec<(IpAddr, Key)> {
+        let own = self.addresses.get(node).into_iter().flatten();
+        let pairs = own.flat_map(|ip| self.by_address.get(ip).into_iter().flatten().map(|other| (*ip, other.clone())));
+        pairs.filter(|(_, other)| other != node).collect()
     }
 }

@@ -16,10 +16,12 @@ use crds::world::{Event, Touch, World, WorldKind};
 
 use super::compile::{Compiled, compile, tier_name};
 use super::entity::{self, Claims, Entity};
-use super::index::{LabelIndex, SelectorIndex};
+use super::index::{LabelIndex, NodeIndex, SelectorIndex};
 use super::resolved::{Resolved, ResolvedNode, Span, applied};
 use super::selector::GroupSelector;
 use super::whole::selects;
+use crate::agent_info::naming;
+use crate::work::Work;
 
 /// A world and what follows from it, kept in step.
 #[derive(Debug)]
@@ -33,6 +35,9 @@ pub struct Live {
     labels: LabelIndex,
     anchors: SelectorIndex,
     selected: HashMap<Arc<GroupSelector>, Selected>,
+    index: NodeIndex,
+    /// The ExternalNode that each AgentInfo says it is about.
+    info_of: HashMap<Arc<str>, Key>,
     loaded: bool,
 }
 
@@ -52,10 +57,10 @@ struct Selected {
 pub struct Touched {
     /// Nodes whose view may differ; the others' is the same.
     pub nodes: HashSet<NodeName>,
-    /// Policies whose span or content changed.
-    pub policies: BTreeSet<Key>,
-    /// The objects that changed, relevant to views or not.
-    pub objects: Vec<Touch>,
+    /// Objects that may have to be written.
+    pub work: BTreeSet<Work>,
+    /// Whether somebody may act for other nodes than before.
+    pub bindings: bool,
 }
 
 impl Live {
@@ -70,6 +75,8 @@ impl Live {
             labels: LabelIndex::default(),
             anchors: SelectorIndex::default(),
             selected: HashMap::new(),
+            index: NodeIndex::default(),
+            info_of: HashMap::new(),
             loaded: false,
         };
         live.load_when_ready(&mut Touched::default());
@@ -84,6 +91,11 @@ impl Live {
     /// What follows from them. Empty until the world is ready.
     pub fn resolved(&self) -> &Resolved {
         &self.resolved
+    }
+
+    /// The live ExternalNodes by bare name and by address.
+    pub fn index(&self) -> &NodeIndex {
+        &self.index
     }
 
     /// Which ExternalNodes want which entity names.
@@ -104,7 +116,6 @@ impl Live {
                 self.touch(touch, touched);
             }
         }
-        touched.objects.extend(objects);
         self.load_when_ready(touched);
     }
 
@@ -118,9 +129,12 @@ impl Live {
         let nodes = keys(WorldKind::ExternalNode, self.world.external_nodes.keys().cloned().collect());
         let entities = keys(WorldKind::ExternalEntity, self.world.external_entities.keys().cloned().collect());
         let policies = keys(WorldKind::NetworkPolicy, self.world.policies.keys().cloned().collect());
-        for touch in nodes.chain(entities).chain(policies) {
+        let infos = keys(WorldKind::AgentInfo, self.world.agent_infos.keys().cloned().collect());
+        let bindings = keys(WorldKind::Binding, self.world.bindings.keys().cloned().collect());
+        for touch in nodes.chain(entities).chain(policies).chain(infos).chain(bindings) {
             self.touch(&touch, touched);
         }
+        touched.work.insert(Work::Tiers);
     }
 
     fn touch(&mut self, Touch { kind, key }: &Touch, touched: &mut Touched) {
@@ -130,12 +144,10 @@ impl Live {
             WorldKind::NetworkPolicy => self.policy(key, touched),
             WorldKind::Namespace => self.namespace(&key.name, touched),
             WorldKind::Tier => self.tier(&key.name, touched),
-            WorldKind::Node
-            | WorldKind::Definition
-            | WorldKind::ValidatingWebhook
-            | WorldKind::Binding
-            | WorldKind::AgentInfo
-            | WorldKind::ControllerInfo => {}
+            WorldKind::Binding => self.binding(key, touched),
+            WorldKind::AgentInfo => self.agent_info(key, touched),
+            WorldKind::Node => touched.work.extend(self.index.named(&key.name).map(Work::Node)),
+            WorldKind::Definition | WorldKind::ValidatingWebhook | WorldKind::ControllerInfo => {}
         }
     }
 
@@ -148,6 +160,10 @@ impl Live {
         if let Some(body) = &body {
             self.put_node(&name, body, touched);
         }
+        let addresses = body.iter().flat_map(|b| &b.interfaces).flat_map(|i| i.ips.iter().copied()).collect();
+        touched.work.extend(self.index.put(key, body.is_some(), addresses).into_iter().map(Work::Node));
+        touched.work.insert(Work::Node(key.clone()));
+        touched.work.extend(self.bindings_of(&key.namespace));
         let before = self.claimed.remove(key).unwrap_or_default();
         for id in before.difference(&wanted) {
             if let Some(claimants) = self.claims.get_mut(id) {
@@ -186,6 +202,9 @@ impl Live {
 
     /// Looks again at what stands at the entity name `id`.
     fn entity(&mut self, id: &Key, touched: &mut Touched) {
+        touched.work.insert(Work::Entity(id.clone()));
+        // another holder is another condition on those that want the name
+        touched.work.extend(self.claims.get(id).into_iter().flatten().cloned().map(Work::Node));
         let new = entity::entity_at(&self.world, &self.claims, id);
         let old = match &new {
             Some(entity) => self.entities.insert(id.clone(), entity.clone()),
@@ -258,7 +277,7 @@ impl Live {
             return;
         }
         touched.nodes.insert(node.clone());
-        touched.policies.insert(policy.clone());
+        touched.work.insert(Work::Policy(policy.clone()));
         if let Some(state) = self.resolved.nodes.get_mut(node) {
             match entities.is_empty() {
                 true => _ = state.policies.remove(&compiled.id),
@@ -274,7 +293,7 @@ impl Live {
         if old == new {
             return;
         }
-        touched.policies.insert(key.clone());
+        touched.work.insert(Work::Policy(key.clone()));
         if let Some(old) = &old {
             self.withdraw(key, old, touched);
         }
@@ -374,7 +393,30 @@ impl Live {
         }
     }
 
+    fn binding(&self, key: &Key, touched: &mut Touched) {
+        touched.bindings = true;
+        touched.work.insert(Work::Binding(key.clone()));
+        touched.work.extend(in_namespace(&self.world.external_nodes, &key.namespace).cloned().map(Work::Node));
+    }
+
+    fn bindings_of(&self, namespace: &Arc<str>) -> impl Iterator<Item = Work> + '_ {
+        in_namespace(&self.world.bindings, namespace).cloned().map(Work::Binding)
+    }
+
+    /// The node that an AgentInfo was, or is, about looks again, and so does the AgentInfo: it may be nobody's.
+    fn agent_info(&mut self, key: &Key, touched: &mut Touched) {
+        let node = self.world.agent_infos.get(key).and_then(|stored| naming::node_of(stored.meta()));
+        let before = match &node {
+            Some((node, _)) => self.info_of.insert(key.name.clone(), node.clone()),
+            None => self.info_of.remove(&key.name),
+        };
+        touched.work.extend(before.into_iter().chain(node.map(|(node, _)| node)).map(Work::Node));
+        touched.work.insert(Work::AgentInfo(key.clone()));
+        touched.work.extend(self.index.named(&key.name).map(Work::Node));
+    }
+
     fn tier(&mut self, name: &str, touched: &mut Touched) {
+        touched.work.insert(Work::Tiers);
         let stored = self.world.policies.iter().filter_map(|(key, stored)| Some((key, stored.good()?)));
         let of_tier = stored.filter(|(_, policy)| tier_name(policy).eq_ignore_ascii_case(name));
         let policies: Vec<_> = of_tier.map(|(key, _)| key.clone()).collect();
@@ -382,6 +424,13 @@ impl Live {
             self.policy(&policy, touched);
         }
     }
+}
+
+/// The keys of `table` that are in `namespace`.
+fn in_namespace<'a, V>(table: &'a BTreeMap<Key, V>, namespace: &Arc<str>) -> impl Iterator<Item = &'a Key> + use<'a, V> {
+    let namespace = namespace.clone();
+    let keys = table.range(Key::new(namespace.clone(), "")..).map(|(key, _)| key);
+    keys.take_while(move |key| key.namespace == namespace)
 }
 
 impl Selected {

@@ -13,7 +13,9 @@ mod index;
 pub mod live;
 pub mod resolved;
 pub mod selector;
+pub mod status;
 pub mod whole;
 
+pub use index::NodeIndex;
 pub use live::{Live, Touched};
 pub use resolved::Resolved;

@@ -120,7 +120,10 @@ impl Server {
     }
 }
 
-fn builder(ca: &Ca, versions: &[&'static rustls::SupportedProtocolVersion]) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
+fn builder(
+    ca: &Ca,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert> {
     let mut roots = RootCertStore::empty();
     roots.add(ca.der.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -136,7 +139,9 @@ fn trusting(ca: &Ca) -> ClientConfig {
 
 fn showing(ca: &Ca, leaf: &Leaf) -> ClientConfig {
     let chain = vec![CertificateDer::from_pem_slice(leaf.pem.as_bytes()).unwrap()];
-    builder(ca, rustls::ALL_VERSIONS).with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(leaf.key.serialize_pem().as_bytes()).unwrap()).unwrap()
+    builder(ca, rustls::ALL_VERSIONS)
+        .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(leaf.key.serialize_pem().as_bytes()).unwrap())
+        .unwrap()
 }
 
 #[tokio::test]
@@ -269,7 +274,7 @@ async fn clients_that_say_nothing_block_nobody_even_when_every_place_is_taken() 
     let options = Options {
         handshakes: 4,
         patience: Duration::from_millis(50),
-        handshake_timeout: Duration::from_secs(3600),
+        handshake_timeout: Duration::from_hours(1),
         ..Options::default()
     };
     let server = Server::start(&mount, options).await;

@@ -1,0 +1,175 @@
+//! Kubernetes events: what a person at `kubectl describe` wants to hear about an object, on change and never in a loop.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crds::names::Key;
+use crds::world::{Bad, Object, Stored, World, WorldKind};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+
+use crate::change::Change;
+use crate::hub::Hub;
+use crate::log::Chain;
+
+/// How many unreadable objects are remembered as told.
+const REMEMBERED: usize = 10_000;
+
+/// Tells events.
+#[derive(Clone)]
+pub struct Events {
+    recorder: Recorder,
+    told: Arc<Mutex<HashSet<(WorldKind, String, String)>>>,
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+impl Events {
+    /// Tells through `client`, as the replica `instance`.
+    pub fn new(client: Client, instance: String) -> Self {
+        let reporter = Reporter { controller: "outrider-operator".into(), instance: Some(instance) };
+        Self { recorder: Recorder::new(client, reporter), told: Arc::default() }
+    }
+
+    /// The conditions of the object that `change` is about to write, for [`Events::after`].
+    pub fn before(&self, hub: &Hub, change: &Change) -> Vec<Condition> {
+        match change {
+            Change::ReplaceStatus(kind, object) => conditions_in(hub.live().world(), *kind, &Key::of(&object.metadata)),
+            _ => vec![],
+        }
+    }
+
+    /// Tells what changed between the conditions `before` and those of `object`.
+    pub async fn after(&self, before: Vec<Condition>, object: &Object) {
+        for (type_, reason, note) in news(&before, &conditions(object)) {
+            self.tell(object.kind(), object.meta(), type_, reason, note).await;
+        }
+    }
+
+    /// Tells once that an object can't be read.
+    pub async fn unreadable(&self, kind: WorldKind, bad: &Bad) {
+        let id = (kind, bad.metadata.uid.clone().unwrap_or_default(), bad.error.clone());
+        {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.len() >= REMEMBERED {
+                told.clear();
+            }
+            if !told.insert(id) {
+                return;
+            }
+        }
+        self.tell(kind, &bad.metadata, EventType::Warning, "Invalid".to_owned(), bad.error.clone()).await;
+    }
+
+    /// Tells that we leave the shared kinds to somebody else, on a namespace.
+    pub async fn foreign(&self, namespace: &str, why: &str) {
+        let meta = ObjectMeta { name: Some(namespace.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
+        self.tell(WorldKind::Namespace, &meta, EventType::Warning, "ForeignOwner".to_owned(), why.to_owned()).await;
+    }
+
+    async fn tell(&self, kind: WorldKind, meta: &ObjectMeta, type_: EventType, reason: String, mut note: String) {
+        let (group, version, _, name) = kind.resource();
+        let reference = ObjectReference {
+            api_version: Some(if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }),
+            kind: Some(name.to_owned()),
+            name: meta.name.clone(),
+            namespace: meta.namespace.clone(),
+            uid: meta.uid.clone(),
+            ..ObjectReference::default()
+        };
+        // events.k8s.io takes notes of less than 1 KiB
+        let end = (0..=1000.min(note.len())).rev().find(|i| note.is_char_boundary(*i)).unwrap_or_default();
+        note.truncate(end);
+        let event = Event { type_, reason, note: Some(note), action: "Reconcile".to_owned(), secondary: None };
+        if let Err(error) = self.recorder.publish(&event, &reference).await {
+            tracing::debug!(object = %Key::of(meta), error = %Chain(&error), "an event could not be told");
+        }
+    }
+}
+
+fn conditions_in(world: &World, kind: WorldKind, key: &Key) -> Vec<Condition> {
+    match kind {
+        WorldKind::ExternalNode => world.external_nodes.get(key).cloned().map(Object::ExternalNode),
+        WorldKind::NetworkPolicy => world.policies.get(key).cloned().map(Object::NetworkPolicy),
+        WorldKind::Binding => world.bindings.get(key).cloned().map(Object::Binding),
+        _ => None,
+    }
+    .map_or_else(Vec::new, |object| conditions(&object))
+}
+
+fn conditions(object: &Object) -> Vec<Condition> {
+    let status = match object {
+        Object::ExternalNode(Stored::Good(node)) => node.status.as_ref().map(|s| &s.conditions),
+        Object::NetworkPolicy(Stored::Good(policy)) => policy.status.as_ref().map(|s| &s.conditions),
+        Object::Binding(Stored::Good(binding)) => binding.status.as_ref().map(|s| &s.conditions),
+        _ => None,
+    };
+    status.cloned().unwrap_or_default()
+}
+
+/// Reasons that say only that nothing has happened yet.
+const QUIET: [&str; 5] = ["NeverSeen", "NotBound", "NoMatchingNodes", "NoReachableNodes", "Realizing"];
+
+/// What is new in `after`: type, reason and note. The first status of an object tells only what is wrong with it.
+fn news(before: &[Condition], after: &[Condition]) -> Vec<(EventType, String, String)> {
+    let changed = after.iter().filter(|now| {
+        let then = before.iter().find(|then| then.type_ == now.type_);
+        then.is_none_or(|then| (&then.status, &then.reason) != (&now.status, &now.reason))
+    });
+    let trouble = |c: &Condition| if c.type_ == "RealizationFailure" { c.status == "True" } else { c.status != "True" };
+    let told = changed.filter(|c| !QUIET.contains(&c.reason.as_str()) && (trouble(c) || !before.is_empty()));
+    told.map(|c| {
+        let type_ = if trouble(c) { EventType::Warning } else { EventType::Normal };
+        let note = match c.message.as_str() {
+            "" => format!("{} is {}", c.type_, c.status),
+            message => format!("{} is {}: {message}", c.type_, c.status),
+        };
+        (type_, c.reason.clone(), note)
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    fn condition(kind: &str, status: &str, reason: &str) -> Condition {
+        let time = Time(jiff::Timestamp::UNIX_EPOCH);
+        Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: String::new(),
+            last_transition_time: time,
+            observed_generation: None,
+        }
+    }
+
+    fn reasons(before: &[Condition], after: &[Condition]) -> Vec<String> {
+        news(before, after).into_iter().map(|(_, reason, _)| reason).collect()
+    }
+
+    #[test]
+    fn a_first_status_tells_only_what_is_wrong() {
+        let after = [condition("Accepted", "True", "Accepted"), condition("Joined", "False", "NeverSeen")];
+        assert_eq!(reasons(&[], &after), [""; 0]);
+        assert_eq!(reasons(&[], &[condition("Accepted", "False", "Invalid")]), ["Invalid"]);
+    }
+
+    #[test]
+    fn later_every_change_is_told_once() {
+        let live = [condition("Healthy", "True", "Heartbeat")];
+        let gone = [condition("Healthy", "Unknown", "Gone")];
+        assert_eq!(reasons(&live, &gone), ["Gone"]);
+        assert_eq!(reasons(&gone, &live), ["Heartbeat"]);
+        assert_eq!(reasons(&live, &live), [""; 0]);
+    }
+}

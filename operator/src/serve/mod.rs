@@ -1,0 +1,2 @@
+//! The agents' API.
+pub mod authorize;
