@@ -427,7 +427,10 @@ impl Live {
 }
 
 /// The keys of `table` that are in `namespace`.
-fn in_namespace<'a, V>(table: &'a BTreeMap<Key, V>, namespace: &Arc<str>) -> impl Iterator<Item = &'a Key> + use<'a, V> {
+fn in_namespace<'a, V>(
+    table: &'a BTreeMap<Key, V>,
+    namespace: &Arc<str>,
+) -> impl Iterator<Item = &'a Key> + use<'a, V> {
     let namespace = namespace.clone();
     let keys = table.range(Key::new(namespace.clone(), "")..).map(|(key, _)| key);
     keys.take_while(move |key| key.namespace == namespace)
