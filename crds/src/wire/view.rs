@@ -461,7 +461,7 @@ impl View {
 
     /// What turns a view with these hashes into `self`: the resume of a stream.
     pub fn since(&self, have: &BTreeMap<ObjectId, Hash>) -> Update {
-        fn news<'a, T: Object>(entry: &'a Arc<Entry<T>>, have: &BTreeMap<ObjectId, Hash>) -> Option<Arc<Entry<T>>> {
+        fn news<T: Object>(entry: &Arc<Entry<T>>, have: &BTreeMap<ObjectId, Hash>) -> Option<Arc<Entry<T>>> {
             (have.get(&entry.id()) != Some(&entry.hash())).then(|| Arc::clone(entry))
         }
         let groups = self.groups.values().filter_map(|e| news(e, have)).map(Change::Group);

@@ -40,14 +40,14 @@ pub struct Bare {
 /// A kind that a [`World`] can hold.
 pub trait Watched: Sized + Clone + PartialEq + fmt::Debug {
     /// The typed object, or why it can't be read.
-    fn decode(object: DynamicObject) -> Result<Self, Bad>;
+    fn decode(object: DynamicObject) -> Result<Self, Box<Bad>>;
 
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
 }
 
 impl Watched for Bare {
-    fn decode(object: DynamicObject) -> Result<Self, Bad> {
+    fn decode(object: DynamicObject) -> Result<Self, Box<Bad>> {
         Ok(Self { metadata: object.metadata })
     }
 
@@ -81,7 +81,7 @@ impl<K: Watched> Stored<K> {
         object.metadata.managed_fields = None;
         match K::decode(object) {
             Ok(good) => Self::Good(Arc::new(good)),
-            Err(bad) => Self::Bad(Arc::new(bad)),
+            Err(bad) => Self::Bad(Arc::from(bad)),
         }
     }
 
@@ -105,17 +105,17 @@ impl<K: Watched> Stored<K> {
 /// All objects of one kind.
 pub type Table<K> = BTreeMap<Key, Stored<K>>;
 
-fn decode_as<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Bad> {
+fn decode_as<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Box<Bad>> {
     let metadata = object.metadata.clone();
     serde_json::to_value(object)
         .and_then(serde_json::from_value)
-        .map_err(|error| Bad { metadata, error: error.to_string() })
+        .map_err(|error| Box::new(Bad { metadata, error: error.to_string() }))
 }
 
 macro_rules! typed {
     ($($kind:ty),*) => {$(
         impl Watched for $kind {
-            fn decode(object: DynamicObject) -> Result<Self, Bad> {
+            fn decode(object: DynamicObject) -> Result<Self, Box<Bad>> {
                 decode_as(object)
             }
 

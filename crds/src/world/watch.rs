@@ -18,7 +18,7 @@ use super::{Event, Object, WorldKind};
 
 /// Between two tries at a watch that fails: from 0.2 s, doubling up to 5 s, so that a kind which is installed later is
 /// seen soon. Jittered by half, so that replicas don't ask in step.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Delays {
     tries: u32,
 }
