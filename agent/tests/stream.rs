@@ -12,7 +12,7 @@ use agent::chain::Chain;
 use agent::mirror::{Loss, Mirror, MirrorError, News, Stream, StreamError, Told, first_commit, follow};
 use agent::operator::{CallError, Failure, Kind, Limits, Operator};
 use crds::wire::{
-    Change, Facts, Frame, Full, Heartbeat, ObjectId, Report, ReportAnswer, Resume, Revision, Update, View, Want,
+    Change, Facts, Frame, Full, Heartbeat, Hello, ObjectId, Report, ReportAnswer, Resume, Revision, Update, View, Want,
 };
 use futures::future::join_all;
 use server::views::{view, web};
@@ -373,19 +373,20 @@ async fn a_slow_line_is_no_silence() {
     let site = Site::new();
     let mut server = site.server().await;
     let mut settings = site.settings(&[server.address()]);
-    settings.limits.hello = Duration::from_millis(400);
+    settings.limits.hello = Duration::from_secs(2);
     let operator = Operator::new(settings);
     let (mut stream, out) = begun(&operator, &mut server).await;
-    let line = Frame::Hello(crds::wire::Hello { wire: 1, full: true, heartbeat_seconds: 10 }).encode();
+    let line = Frame::Hello(Hello { wire: 1, full: true, heartbeat_seconds: 10 }).encode();
     let begin = Instant::now();
     let (frame, ()) = join!(stream.next(), async {
-        for byte in &line {
-            out.bytes(vec![*byte]);
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        for piece in line.chunks(line.len().div_ceil(4)) {
+            // slowness is what this test is about
+            tokio::time::sleep(Duration::from_millis(800)).await;
+            out.bytes(piece.to_vec());
         }
     });
-    assert!(matches!(frame, Ok(Frame::Hello(_))));
-    assert!(begin.elapsed() > Duration::from_millis(400), "the line took longer than any silence may");
+    assert!(matches!(frame, Ok(Frame::Hello(_))), "{frame:?}");
+    assert!(begin.elapsed() > Duration::from_secs(2), "the line took longer than any silence may");
 }
 
 #[tokio::test]
@@ -567,6 +568,7 @@ async fn a_lost_operator_is_left_for_the_next_one() {
     committed(&mut told).await;
     lost(&mut told).await;
     let out = second.call().await.stream();
+    assert!(first.is_idle(), "the one that was lost is not asked first");
     out.hello(false, 10);
     out.commit(1);
     committed(&mut told).await;

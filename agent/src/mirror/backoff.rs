@@ -3,6 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
+use super::Told;
+
 /// Waits that double from 0.2 s to 30 s, each drawn at random up to its bound: machines that lost the operator together
 /// don't come back together.
 #[derive(Clone, Debug, Default)]
@@ -27,9 +29,11 @@ impl Backoff {
         asked.map_or(Self::FIRST, |asked| asked.clamp(Self::FIRST, Self::ASKED)) + drawn
     }
 
-    /// All is well: the next wait is short again.
-    pub fn reset(&mut self) {
-        self.failures = 0;
+    /// A commit proves that all is well: the next wait is short again. A `hello` or a ping proves little.
+    pub fn hear(&mut self, told: &Told) {
+        if matches!(told, Told::Commit(_)) {
+            self.failures = 0;
+        }
     }
 }
 
@@ -42,6 +46,8 @@ pub(super) fn chance() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use crds::wire::Revision;
+
     use super::*;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -52,7 +58,16 @@ mod tests {
         let waits: Vec<_> = (0..9).map(|_| backoff.next(1.0, None)).collect();
         let doubled = [400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000];
         assert_eq!(waits, doubled.map(MS));
-        backoff.reset();
+    }
+
+    #[test]
+    fn only_a_commit_makes_the_waits_short_again() {
+        let mut backoff = Backoff { failures: 4 };
+        for told in [Told::Hello, Told::Ping, Told::Gone { uid: "u1".into(), reason: String::new() }] {
+            backoff.hear(&told);
+        }
+        assert_eq!(backoff.next(1.0, None), MS(6_400));
+        backoff.hear(&Told::Commit(Revision::new("e", 1)));
         assert_eq!(backoff.next(1.0, None), MS(400));
     }
 

@@ -239,9 +239,7 @@ async fn keep(
                     Err(error) => break error,
                     Ok(None) => {}
                     Ok(Some(told)) => {
-                        if matches!(told, Told::Commit(_)) {
-                            backoff.reset();
-                        }
+                        backoff.hear(&told);
                         on(mirror, News::Told(told));
                     }
                 }

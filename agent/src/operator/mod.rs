@@ -344,3 +344,17 @@ async fn body(mut response: Response, limit: Duration) -> Vec<u8> {
     .await;
     body
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_is_sent_and_never_shown() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), " header.claims.signature\n").unwrap();
+        let value = token(file.path()).await.unwrap();
+        assert_eq!(value.to_str().unwrap(), "Bearer header.claims.signature");
+        assert_eq!(format!("{value:?}"), "Sensitive");
+    }
+}

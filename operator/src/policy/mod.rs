@@ -5,7 +5,7 @@
 //! ```
 //!
 //! [`whole`] is the definition: every selector asked of every entity. [`live`] does the same one event at a time and
-//! must always equal it. [`feed`](crate::feed) hands the views to the connections.
+//! must always equal it. The `hub` hands the views to the connections.
 
 pub mod compile;
 pub mod entity;
