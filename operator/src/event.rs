@@ -70,7 +70,11 @@ impl Events {
 
     /// Tells that we leave the shared kinds to somebody else, on a namespace.
     pub async fn foreign(&self, namespace: &str, why: &str) {
-        let meta = ObjectMeta { name: Some(namespace.to_owned()), namespace: Some(namespace.to_owned()), ..ObjectMeta::default() };
+        let meta = ObjectMeta {
+            name: Some(namespace.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        };
         self.tell(WorldKind::Namespace, &meta, EventType::Warning, "ForeignOwner".to_owned(), why.to_owned()).await;
     }
 

@@ -16,7 +16,8 @@ const WEBHOOK: &str = "crdvalidator.antrea.io";
 
 /// Who owns the shared kinds, if another controller does: what was seen, and what to switch off.
 pub fn owner(world: &World, now: Timestamp) -> Option<String> {
-    let alive = world.controller_infos.iter().filter_map(|(key, stored)| Some((key, stored.good()?.last_heartbeat()?.0)));
+    let alive =
+        world.controller_infos.iter().filter_map(|(key, stored)| Some((key, stored.good()?.last_heartbeat()?.0)));
     let alive = alive.filter(|(_, heard)| now.duration_since(*heard).unsigned_abs() < ALIVE).map(|(key, _)| {
         format!("a live AntreaControllerInfo {key} is in this cluster; stop that controller, or remove this operator, since only one of them may own the kinds of crd.antrea.io")
     });
@@ -40,8 +41,11 @@ mod tests {
     }
 
     fn info(heard: &str) -> World {
-        world(WorldKind::ControllerInfo, json!({"metadata": {"name": "antrea-controller"}, "controllerConditions":
-            [{"type": "ControllerHealthy", "status": "True", "lastHeartbeatTime": heard}]}))
+        world(
+            WorldKind::ControllerInfo,
+            json!({"metadata": {"name": "antrea-controller"}, "controllerConditions":
+            [{"type": "ControllerHealthy", "status": "True", "lastHeartbeatTime": heard}]}),
+        )
     }
 
     #[test]

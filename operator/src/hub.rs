@@ -225,7 +225,7 @@ pub async fn resolve(hub: Arc<Hub>, mut events: mpsc::Receiver<Event>) {
         hub.apply(batch);
         let took = start.elapsed();
         // a resolve that took longer than the pause leaves as much time to others as it took itself
-        let pause = if took > PAUSE { took } else { PAUSE - took };
+        let pause = PAUSE.checked_sub(took).unwrap_or(took);
         tokio::time::sleep(pause).await;
     }
 }

@@ -7,19 +7,26 @@
 //! ```
 
 pub mod agent_info;
+pub mod args;
 pub mod binding;
 pub mod change;
 pub mod client;
 pub mod context;
+pub mod event;
 pub mod external_node;
+pub mod foreign;
 pub mod health;
 pub mod http;
+pub mod hub;
 pub mod jitter;
 pub mod lease;
 pub mod limit;
 pub mod log;
+pub mod metrics;
 pub mod policy;
+pub mod queue;
 pub mod reports;
+pub mod run;
 pub mod runtime;
 pub mod serve;
 #[cfg(test)]
@@ -27,3 +34,4 @@ mod testing;
 pub mod tier;
 pub mod tls;
 pub mod work;
+pub mod writer;

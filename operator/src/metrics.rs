@@ -76,8 +76,18 @@ impl Metrics {
             leading: Gauge::default(),
             foreign_owner: Family::default(),
         };
-        let Self { resolve_seconds, objects, invalid_objects, streams, stream_bytes, calls, writes, work_waiting, leading, foreign_owner } =
-            all.clone();
+        let Self {
+            resolve_seconds,
+            objects,
+            invalid_objects,
+            streams,
+            stream_bytes,
+            calls,
+            writes,
+            work_waiting,
+            leading,
+            foreign_owner,
+        } = all.clone();
         registry.register("resolve_seconds", "From a batch of events to the views", resolve_seconds);
         registry.register("objects", "Objects as last seen", objects);
         registry.register("invalid_objects", "Objects that can't be read or can't mean anything", invalid_objects);

@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn failures_wait_longer_each_time_and_a_success_forgets_them() {
         let (mut queue, now) = (Queue::default(), Instant::now());
-        let mut fail = |queue: &mut Queue<_>, now| {
+        let fail = |queue: &mut Queue<_>, now| {
             queue.add("a");
             queue.pop(now).unwrap();
             queue.failed(&"a", now, 1.0)

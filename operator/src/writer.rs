@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use crds::names::Key;
 use crds::world::{Event, Object, WorldKind};
-use futures::future::Either;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -55,7 +54,7 @@ impl Error {
 }
 
 /// Everything a write needs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Writer {
     /// The state.
     pub hub: Arc<Hub>,
@@ -119,7 +118,7 @@ impl Writer {
                     marked.mark_unchanged();
                     self.hub.take_work().into_iter().for_each(|work| add(&mut queue, work));
                 }
-                Some(ended) = running.join_next() => self.ended(ended, &mut queue),
+                Some(ended) = running.join_next() => Self::ended(ended, &mut queue),
                 () = sleep_until(due) => {}
                 () = sleep_until(settled), if settling => {
                     settling = false;
@@ -131,7 +130,7 @@ impl Writer {
         running.shutdown().await;
     }
 
-    fn ended(&self, ended: Result<Outcome, tokio::task::JoinError>, queue: &mut Queue<Work>) {
+    fn ended(ended: Result<Outcome, tokio::task::JoinError>, queue: &mut Queue<Work>) {
         let now = Instant::now();
         match ended {
             Ok((work, Ok(again))) => {
@@ -142,9 +141,10 @@ impl Writer {
             }
             Ok((work, Err(error))) => {
                 let wait = queue.failed(&work, now, jitter::fraction());
-                match error.is_conflict() {
-                    true => tracing::debug!(%work, error = %Chain(&error), "not as seen: looked at again"),
-                    false => tracing::warn!(%work, ?wait, error = %Chain(&error), "tried again later"),
+                if error.is_conflict() {
+                    tracing::debug!(%work, error = %Chain(&error), "not as seen: looked at again");
+                } else {
+                    tracing::warn!(%work, ?wait, error = %Chain(&error), "tried again later");
                 }
             }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -162,7 +162,8 @@ impl Writer {
             Work::Node(key) => self.hub.age(key),
             _ => None,
         };
-        let (changes, foreign) = self.hub.with_context(settling, |ctx| (plan(ctx, work), foreign::owner(ctx.world(), ctx.now.wall)));
+        let (changes, foreign) =
+            self.hub.with_context(settling, |ctx| (plan(ctx, work), foreign::owner(ctx.world(), ctx.now.wall)));
         for change in changes {
             if foreign.is_some() && change.kind().is_shared() {
                 return Ok(Some(foreign::RECHECK));
@@ -234,18 +235,19 @@ impl Writer {
             }
             Change::Delete(kind, meta) => {
                 let params = DeleteParams {
-                    preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() }),
+                    preconditions: Some(Preconditions {
+                        uid: meta.uid.clone(),
+                        resource_version: meta.resource_version.clone(),
+                    }),
                     ..DeleteParams::default()
                 };
                 let name = meta.name.clone().unwrap_or_default();
-                match api(kind, meta.namespace.as_deref()).delete(&name, &params).await? {
-                    // a finalizer holds it: the watch will tell
-                    Either::Left(_) => None,
-                    Either::Right(_) => {
-                        let object = DynamicObject { types: None, metadata: *meta, data: serde_json::Value::Null };
-                        Some(Event::Delete(Object::decode(kind, object)))
-                    }
-                }
+                // an object in answer is held by a finalizer: the watch will tell
+                let answer = api(kind, meta.namespace.as_deref()).delete(&name, &params).await?;
+                answer.right().map(|_| {
+                    let object = DynamicObject { types: None, metadata: *meta, data: serde_json::Value::Null };
+                    Event::Delete(Object::decode(kind, object))
+                })
             }
         })
     }

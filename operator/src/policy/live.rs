@@ -21,6 +21,7 @@ use super::resolved::{Resolved, ResolvedNode, Span, applied};
 use super::selector::GroupSelector;
 use super::whole::selects;
 use crate::agent_info::naming;
+use crate::external_node::addresses;
 use crate::work::Work;
 
 /// A world and what follows from it, kept in step.
@@ -160,7 +161,9 @@ impl Live {
         if let Some(body) = &body {
             self.put_node(&name, body, touched);
         }
-        let addresses = body.iter().flat_map(|b| &b.interfaces).flat_map(|i| i.ips.iter().copied()).collect();
+        let live = entity::live(&self.world, key);
+        let interfaces = live.iter().flat_map(|node| node.spec.interfaces.iter().map(|i| (i, node.status.as_ref())));
+        let addresses = interfaces.flat_map(|(interface, status)| addresses::of(interface, status)).collect();
         touched.work.extend(self.index.put(key, body.is_some(), addresses).into_iter().map(Work::Node));
         touched.work.insert(Work::Node(key.clone()));
         touched.work.extend(self.bindings_of(&key.namespace));

@@ -262,7 +262,6 @@ fn one_address_in_two_nodes_is_said_on_both_and_no_longer_when_one_goes() {
 }
 
 #[test]
-#[ignore = "Live puts only listed addresses into its index of addresses"]
 fn a_reported_address_that_another_node_lists_is_said_on_both() {
     let dynamic = world().node("vms/vm1").interface("eth0", []).allowed(["10.0.0.0/24"]).bound("vms");
     let mut scene = dynamic.node("other/vm2").interface("eth0", ["10.0.0.5"]).scene();

@@ -1,0 +1,422 @@
+//! `GET` and `POST /v1/watch`: everything, then changes; or only what differs from what the agent has.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use crds::hash::Hash;
+use crds::names::{NodeName, Uid};
+use crds::wire::{Frame, Hello, NDJSON, ObjectId, Resume, Update, View, WIRE, WIRE_HEADER};
+use futures::stream;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::App;
+use super::authenticate::{Authenticated, Error};
+use super::authorize::{Decision, Identity, Verb, authorize, is_named};
+use super::refusal::Refusal;
+use super::report::{bad_request, read};
+use crate::http::Peer;
+use crate::hub::Told;
+use crate::limit::{self, OpenStream};
+use crate::log::Chain;
+
+/// How often the token of an open stream is reviewed again.
+const REVIEW: Duration = Duration::from_mins(1);
+
+/// How soon what could not be asked is asked again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The largest list of what an agent has, in bytes.
+const LARGEST: usize = 16 << 20;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    node: Option<String>,
+    uid: Option<String>,
+}
+
+pub(super) async fn begin(
+    State(app): State<Arc<App>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let result = open(&app, peer.addr, &asked, &headers, None).await;
+    app.count("watch", result.as_ref().err());
+    result
+}
+
+pub(super) async fn resume(
+    State(app): State<Arc<App>>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Query(asked): Query<Asked>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let result = open(&app, peer.addr, &asked, &headers, Some(body)).await;
+    app.count("watch", result.as_ref().err());
+    result
+}
+
+/// Somebody known, with the token that the stream will be judged by again.
+pub(super) struct Caller {
+    peer: SocketAddr,
+    token: String,
+    who: Arc<Authenticated>,
+}
+
+impl Caller {
+    /// Who calls, if the API server knows and the limits allow.
+    pub(super) async fn known(app: &App, peer: SocketAddr, headers: &HeaderMap, verb: Verb) -> Result<Self, Refusal> {
+        let token = bearer(headers).ok_or_else(|| {
+            tracing::warn!(%peer, call = verb.as_str(), "refused: no bearer token");
+            Refusal::new(
+                StatusCode::UNAUTHORIZED,
+                "a bearer token is needed: Authorization: Bearer <token of audience outrider>",
+            )
+        })?;
+        let who = app.authenticator.authenticate(&token).await.map_err(|error| match error {
+            Error::Rejected { claimed, reason } => {
+                tracing::warn!(%peer, call = verb.as_str(), identity = claimed, reason, "refused: the token is not accepted");
+                Refusal::new(StatusCode::UNAUTHORIZED, format!("the token is not accepted for audience outrider: {reason}"))
+            }
+            Error::Unavailable(_) => {
+                tracing::warn!(%peer, call = verb.as_str(), error = %Chain(&error), "refused for now");
+                Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the token can't be reviewed now").again_in(AGAIN.as_secs())
+            }
+        })?;
+        let kind = match verb {
+            Verb::Watch => limit::Verb::Watch,
+            Verb::Report => limit::Verb::Report,
+        };
+        app.limits.check(&who.identity.user, kind).map_err(|wait| {
+            tracing::debug!(%peer, identity = %who.identity, call = verb.as_str(), "refused: too often");
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, wait.to_string()).again_in(wait.seconds())
+        })?;
+        Ok(Self { peer, token, who })
+    }
+
+    /// The node that the caller may act for.
+    pub(super) fn may(&self, app: &App, verb: Verb, target: Option<&NodeName>) -> Result<NodeName, Refusal> {
+        let live = app.hub.live();
+        if !live.world().ready() {
+            return Err(not_ready());
+        }
+        let decision = authorize(live.world(), &self.who.identity, verb, target);
+        drop(live);
+        match decision {
+            Decision::Allow(node) => Ok(node),
+            Decision::Deny(reason) => {
+                let (peer, identity) = (self.peer, &self.who.identity);
+                tracing::warn!(%peer, %identity, call = verb.as_str(), reason, "refused: not allowed");
+                Err(Refusal::new(StatusCode::FORBIDDEN, reason))
+            }
+        }
+    }
+}
+
+fn not_ready() -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not every kind was listed yet").again_in(1)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
+}
+
+/// A client without the header is taken for a person with curl.
+pub(super) fn check_wire(headers: &HeaderMap) -> Result<(), Refusal> {
+    let asked =
+        headers.get(WIRE_HEADER).map(|value| value.to_str().ok().and_then(|text| text.trim().parse::<u32>().ok()));
+    match asked {
+        None | Some(Some(WIRE)) => Ok(()),
+        Some(_) => Err(Refusal::new(
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            format!("this server speaks wire version {WIRE} only"),
+        )),
+    }
+}
+
+async fn open(
+    app: &Arc<App>,
+    peer: SocketAddr,
+    asked: &Asked,
+    headers: &HeaderMap,
+    body: Option<Body>,
+) -> Result<Response, Refusal> {
+    check_wire(headers)?;
+    let caller = Caller::known(app, peer, headers, Verb::Watch).await?;
+    let target =
+        asked.node.as_deref().map(|text| text.parse::<NodeName>().map_err(|error| bad_request(&error))).transpose()?;
+    let node = caller.may(app, Verb::Watch, target.as_ref())?;
+    let resume = match body {
+        Some(body) => {
+            Some(serde_json::from_slice::<Resume>(&read(body, LARGEST).await?).map_err(|error| bad_request(&error))?)
+        }
+        None => None,
+    };
+    let place = app.limits.open_stream(&caller.who.identity.user);
+    let place = place
+        .map_err(|error| Refusal::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()).again_in(AGAIN.as_secs()))?;
+    let uid = resume.as_ref().and_then(|r| r.uid.clone()).or_else(|| asked.uid.as_deref().map(Uid::from));
+    let have = resume.map(|r| r.have);
+    let told = app.hub.subscribe(&node);
+    if told.borrow().view.node.is_none() && !departed(app, &node, uid.as_ref(), &caller.who.identity) {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no ExternalNode {node}")));
+    }
+    tracing::info!(%peer, identity = %caller.who.identity, %node, resumed = have.is_some(), "a stream begins");
+    app.hub.metrics.streams.inc();
+    let session = Session::new(Arc::clone(app), caller, node, uid, told, have, place);
+    let lines = stream::unfold(session, |mut session| async move {
+        let line = session.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(line), session))
+    });
+    Ok(([(CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response())
+}
+
+/// Whether the machine that asks was an ExternalNode of this name, and that is no more.
+fn departed(app: &App, node: &NodeName, uid: Option<&Uid>, identity: &Identity) -> bool {
+    let live = app.hub.live();
+    let world = live.world();
+    let known = |uid: &Uid| {
+        world.external_nodes.values().any(|n| n.meta().uid.as_deref() == Some(uid.as_str()) && !is_going(n.meta()))
+    };
+    // an object that is there but can't be read, or can't be told yet, is not gone
+    let there = world.external_nodes.get(node.key()).is_some_and(|n| !is_going(n.meta()));
+    uid.is_some_and(|uid| !known(uid)) && !there && is_named(world, identity, node)
+}
+
+fn is_going(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some()
+}
+
+/// One stream.
+struct Session {
+    app: Arc<App>,
+    caller: Caller,
+    node: NodeName,
+    /// The ExternalNode that the agent was last told that it is, or says so.
+    uid: Option<Uid>,
+    told: watch::Receiver<Arc<Told>>,
+    bindings: watch::Receiver<u64>,
+    /// What the agent has, once the first commit is on its way.
+    sent: View,
+    have: Option<BTreeMap<ObjectId, Hash>>,
+    lines: VecDeque<Bytes>,
+    begun: bool,
+    ended: bool,
+    /// Since when the ExternalNode is seen to be missing.
+    missing: Option<Instant>,
+    ask_again: Instant,
+    ping: Instant,
+    review: Instant,
+    _place: OpenStream,
+}
+
+impl Session {
+    fn new(
+        app: Arc<App>,
+        caller: Caller,
+        node: NodeName,
+        uid: Option<Uid>,
+        told: watch::Receiver<Arc<Told>>,
+        have: Option<BTreeMap<ObjectId, Hash>>,
+        place: OpenStream,
+    ) -> Self {
+        let now = Instant::now();
+        let mut session = Self {
+            bindings: app.hub.bindings(),
+            sent: View::default(),
+            lines: VecDeque::new(),
+            begun: false,
+            ended: false,
+            missing: None,
+            ask_again: now,
+            ping: now + app.beat / 2,
+            review: now,
+            app,
+            caller,
+            node,
+            uid,
+            told,
+            have,
+            _place: place,
+        };
+        session.review = session.next_review();
+        session
+    }
+
+    /// The next line; none when the stream is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(line) = self.lines.pop_front() {
+                self.app.hub.metrics.stream_bytes.inc_by(line.len() as u64);
+                self.ping = Instant::now() + self.app.beat / 2;
+                return Some(line);
+            }
+            if self.ended {
+                return None;
+            }
+            if !self.begun {
+                self.begun = true;
+                self.hello();
+                self.update();
+                continue;
+            }
+            self.wait().await;
+        }
+    }
+
+    fn hello(&mut self) {
+        let seconds = u32::try_from(self.app.beat.as_secs().max(1)).unwrap_or(u32::MAX);
+        let hello = Hello { wire: WIRE, full: self.have.is_none(), heartbeat_seconds: seconds };
+        self.say(&Frame::Hello(hello));
+    }
+
+    fn say(&mut self, frame: &Frame) {
+        self.lines.push_back(frame.encode());
+    }
+
+    /// Waits for whatever comes first and does what it asks for.
+    async fn wait(&mut self) {
+        let shutdown = self.app.shutdown.clone();
+        tokio::select! {
+            () = shutdown.cancelled() => self.ended = true,
+            changed = self.told.changed() => match changed {
+                Ok(()) => self.update(),
+                Err(_) => self.ended = true,
+            },
+            changed = self.bindings.changed() => match changed {
+                Ok(()) => self.judge(),
+                Err(_) => self.ended = true,
+            },
+            () = sleep_until(self.ask_again), if self.missing.is_some() => self.depart().await,
+            () = sleep_until(self.review) => self.review().await,
+            () = sleep_until(self.ping) => self.say(&Frame::Ping),
+        }
+    }
+
+    /// Says what is new. A view without a node says nothing yet: it may be a departure.
+    fn update(&mut self) {
+        let told = Arc::clone(&self.told.borrow_and_update());
+        let Some(node) = &told.view.node else {
+            if self.missing.is_none() {
+                self.missing = Some(Instant::now());
+                self.ask_again = Instant::now();
+            }
+            return;
+        };
+        self.missing = None;
+        self.uid = Some(node.body().uid.clone());
+        let first = self.sent.node.is_none();
+        let update: Update = match self.have.take() {
+            Some(have) => told.view.since(&have),
+            None => self.sent.diff(&told.view),
+        };
+        self.sent = told.view.clone();
+        if update.is_empty() && !first {
+            return;
+        }
+        self.lines.extend(update.changes.iter().map(crds::wire::Change::line));
+        self.say(&Frame::Commit(told.revision.clone()));
+    }
+
+    /// Says that the ExternalNode is gone, if that is what its absence means: the kind stands, and it is still absent.
+    async fn depart(&mut self) {
+        let Some(seen) = self.missing else { return };
+        self.ask_again = Instant::now() + AGAIN;
+        match self.app.standing.after(seen).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return tracing::warn!(node = %self.node, "the kind ExternalNode is going or gone: nobody is told that they are");
+            }
+            Err(error) => {
+                return tracing::warn!(node = %self.node, error = %Chain(&error), "can't tell yet whether the node is gone");
+            }
+        }
+        let Some(uid) = self.uid.clone() else {
+            self.ended = true;
+            return;
+        };
+        if self.told.borrow().view.node.is_some() || !departed_or_going(&self.app, &self.node, &uid) {
+            return;
+        }
+        tracing::info!(node = %self.node, %uid, identity = %self.caller.who.identity, "the node is told that it is gone");
+        self.say(&Frame::Gone { uid, reason: format!("ExternalNode {} was deleted", self.node) });
+        self.ended = true;
+    }
+
+    /// Ends the stream when the identity may no longer act for the node. A departure is said first.
+    fn judge(&mut self) {
+        if self.missing.is_some() || self.told.borrow().view.node.is_none() {
+            return;
+        }
+        let target = Some(&self.node);
+        let decision = authorize(self.app.hub.live().world(), &self.caller.who.identity, Verb::Watch, target);
+        if let Decision::Deny(reason) = decision {
+            tracing::warn!(node = %self.node, identity = %self.caller.who.identity, reason, "the stream ends: not allowed any more");
+            self.ended = true;
+        }
+    }
+
+    fn next_review(&self) -> Instant {
+        let left = self.caller.who.expires.map(|at| at.duration_since(jiff::Timestamp::now()));
+        let left = left
+            .map(|left| left.try_into().unwrap_or(Duration::ZERO))
+            .map(|left: Duration| left + Duration::from_millis(100));
+        Instant::now() + left.map_or(REVIEW, |left| left.min(REVIEW))
+    }
+
+    /// A clear "no" ends the stream; no answer keeps it.
+    async fn review(&mut self) {
+        match self.app.authenticator.review(&self.caller.token).await {
+            Ok(who) => {
+                self.caller.who = who;
+                self.review = self.next_review().max(Instant::now() + Duration::from_secs(1));
+            }
+            Err(Error::Unavailable(error)) => {
+                tracing::warn!(node = %self.node, error = %Chain(&*error), "the token can't be reviewed now; the stream goes on");
+                self.review = Instant::now() + AGAIN;
+            }
+            Err(Error::Rejected { reason, .. }) => {
+                tracing::warn!(node = %self.node, identity = %self.caller.who.identity, reason, "the stream ends: the token is no longer accepted");
+                self.ended = true;
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.app.hub.metrics.streams.dec();
+        tracing::debug!(node = %self.node, identity = %self.caller.who.identity, "a stream ended");
+    }
+}
+
+/// Whether the ExternalNode with this uid is deleted, or, like its namespace perhaps, about to be.
+fn departed_or_going(app: &App, node: &NodeName, uid: &Uid) -> bool {
+    let live = app.hub.live();
+    let world = live.world();
+    let Some(stored) = world.external_nodes.get(node.key()) else { return true };
+    let namespace = world.namespaces.get(&crds::names::Key::cluster(node.key().namespace.clone()));
+    let going = is_going(stored.meta()) || namespace.is_some_and(|n| is_going(n.meta()));
+    going && stored.meta().uid.as_deref() == Some(uid.as_str())
+}
+
+impl App {
+    /// Counts a call by its outcome.
+    pub(super) fn count(&self, call: &str, refusal: Option<&Refusal>) {
+        let status = refusal.map_or(200, |r| r.status.as_u16());
+        let label = crate::metrics::OfCall { call: call.to_owned(), status };
+        self.hub.metrics.calls.get_or_create(&label).inc();
+    }
+}
