@@ -52,7 +52,10 @@ impl Cluster {
     /// Tests that share it keep to namespaces of their own.
     pub async fn shared() -> anyhow::Result<Self> {
         static SHARED: OnceCell<Result<Arc<Lab>, String>> = OnceCell::const_new();
-        let start = async || Lab::start(Options::default()).await.map(Arc::new).map_err(|error| format!("{error:#}"));
+        let start = async || {
+            let lab = async { Lab::start(crate::outrider::options()?).await };
+            lab.await.map(Arc::new).map_err(|error| format!("{error:#}"))
+        };
         // A failure is kept, too: each of the other tests would wait just as long for the same.
         let lab = SHARED.get_or_init(start).await;
         Self::hold(lab.clone().map_err(|error| anyhow!(error))?).await

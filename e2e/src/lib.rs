@@ -6,6 +6,7 @@
 //!          |              +-- objects, tokens, kubectl                     (objects.rs, access.rs)
 //!          +-- Program: one of ours, with its log                          (process.rs)
 //!          +-- until: waits on states, tells what it saw instead           (until.rs)
+//!          +-- Outrider, Machine: our operator, and who talks to it         (outrider.rs)
 //!          +-- audit: who asked the API server for what                    (audit.rs)
 //! ```
 //!
@@ -18,6 +19,7 @@ mod cluster;
 mod home;
 mod lab;
 mod objects;
+pub mod outrider;
 pub mod pki;
 mod plane;
 mod ports;
@@ -27,6 +29,7 @@ pub mod until;
 
 pub use cluster::Cluster;
 pub use lab::Options;
+pub use outrider::{Machine, Outrider};
 pub use process::{Launch, Program};
 pub use until::Look;
 

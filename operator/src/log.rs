@@ -90,7 +90,9 @@ fn subscriber(
     writer: BoxMakeWriter,
 ) -> Result<Box<dyn tracing::Subscriber + Send + Sync>, Error> {
     let filter = EnvFilter::try_new(filter).map_err(|source| Error::Filter { filter: filter.clone(), source })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    // colours are for eyes: in a file they would stand between a name and its value
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(writer);
     Ok(match format {
         Format::Text => Box::new(lines.finish()),
         Format::Json => Box::new(lines.json().flatten_event(true).with_current_span(false).finish()),

@@ -1,0 +1,331 @@
+//! The operator on a real API server: entities, AgentInfos, views, statuses.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use agent::mirror::Told;
+use anyhow::{Context, anyhow, ensure};
+use crds::agent_info::AntreaAgentInfo;
+use crds::external_entity::ExternalEntity;
+use crds::external_node::ExternalNode;
+use crds::policy::{NetworkPolicy, Phase};
+use crds::tier::Tier;
+use crds::world::{Event, Object, World, WorldKind};
+use e2e::{Cluster, Machine, Outrider};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::sync::{Mutex, MutexGuard};
+
+const BEAT: Duration = Duration::from_secs(2);
+
+/// Tests of this file run one after another: each has the cluster and an operator for itself.
+async fn alone() -> MutexGuard<'static, ()> {
+    static TURN: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
+    TURN.lock().await
+}
+
+fn namespace(name: &str) -> String {
+    format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}, labels: {{team: {name}}}}}}}\n---\n")
+}
+
+fn node(namespace: &str, name: &str, role: &str, ip: &str) -> String {
+    format!(
+        "{{apiVersion: crd.antrea.io/v1alpha1, kind: ExternalNode, metadata: {{name: {name}, namespace: {namespace}, \
+         labels: {{role: {role}}}}}, spec: {{interfaces: [{{name: eth0, ips: [{ip}]}}]}}}}\n---\n"
+    )
+}
+
+/// Lets only web machines reach db machines' port 5432.
+fn policy(namespace: &str, name: &str) -> String {
+    format!(
+        "
+apiVersion: crd.antrea.io/v1beta1
+kind: NetworkPolicy
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  priority: 5
+  appliedTo: [{{externalEntitySelector: {{matchLabels: {{role: db}}}}}}]
+  ingress:
+    - action: Allow
+      from: [{{externalEntitySelector: {{matchLabels: {{role: web}}}}}}]
+      ports: [{{protocol: TCP, port: 5432}}]
+    - action: Drop
+---
+"
+    )
+}
+
+fn account(namespace: &str, name: &str, nodes: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}, namespace: {namespace}}}}}\n---\n\
+         {{apiVersion: outrider.io/v1alpha1, kind: ExternalNodeBinding, metadata: {{name: {name}, namespace: {namespace}}}, \
+         spec: {{subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}], externalNodes: [{nodes}]}}}}\n---\n"
+    )
+}
+
+async fn machine(cluster: &Cluster, operator: &Outrider, namespace: &str, name: &str) -> anyhow::Result<Machine> {
+    let token = cluster.token(namespace, name, Some("outrider"), Duration::from_hours(1)).await?;
+    operator.machine(&format!("{namespace}/{name}"), &token)
+}
+
+fn entities(cluster: &Cluster, namespace: &str) -> Api<ExternalEntity> {
+    Api::namespaced(cluster.client.clone(), namespace)
+}
+
+async fn names(api: &Api<ExternalEntity>) -> anyhow::Result<Vec<String>> {
+    Ok(api.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect())
+}
+
+/// What the operator's inputs are now, read by a plain list.
+async fn world(cluster: &Cluster) -> anyhow::Result<World> {
+    let mut world = World::waiting_for(WorldKind::ALL);
+    for kind in WorldKind::ALL {
+        let api: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &kind.api_resource());
+        let objects = match api.list(&ListParams::default()).await {
+            Ok(list) => list.items.into_iter().map(|object| Object::decode(*kind, object)).collect(),
+            Err(kube::Error::Api(status)) if status.code == 404 => vec![],
+            Err(error) => return Err(error.into()),
+        };
+        world.apply(Event::Listed(*kind, objects));
+    }
+    Ok(world)
+}
+
+#[tokio::test]
+async fn an_entity_is_named_as_published_and_repaired_when_edited_or_deleted() -> anyhow::Result<()> {
+    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let _operator = Outrider::start(&cluster, BEAT).await?;
+    let ns = "repair";
+    cluster.apply(&(namespace(ns) + &node(ns, "vm1", "db", "10.0.0.5"))).await?;
+    let api = entities(&cluster, ns);
+    let right = |entity: Option<&ExternalEntity>| {
+        entity.is_some_and(|e| {
+            let endpoint = e.spec.endpoints.first().and_then(|e| e.ip.as_deref());
+            endpoint == Some("10.0.0.5") && e.labels().get("role").is_some_and(|r| r == "db") && e.labels().len() == 1
+        })
+    };
+    let entity = cluster.until_object(&api, "vm1-3e616", "the entity of vm1", right).await?.context("an entity")?;
+    let owner = entity.owner_references().first().context("an owner")?;
+    assert_eq!(
+        (owner.api_version.as_str(), owner.kind.as_str(), owner.name.as_str()),
+        ("crd.antrea.io/v1alpha1", "ExternalNode", "vm1")
+    );
+    assert_eq!((owner.controller, owner.block_owner_deletion), (None, None));
+    assert_eq!(entity.spec.external_node.as_deref(), Some("vm1"));
+
+    let edit =
+        json!({"metadata": {"labels": {"role": "web", "more": "yes"}}, "spec": {"endpoints": [{"ip": "10.9.9.9"}]}});
+    api.patch("vm1-3e616", &PatchParams::default(), &Patch::Merge(edit)).await?;
+    cluster.until_object(&api, "vm1-3e616", "the edited entity is repaired", right).await?;
+
+    let uid = entity.uid();
+    api.delete("vm1-3e616", &DeleteParams::default()).await?;
+    let again = |entity: Option<&ExternalEntity>| right(entity) && entity.is_some_and(|e| e.uid() != uid);
+    cluster.until_object(&api, "vm1-3e616", "the deleted entity is made again", again).await?;
+
+    cluster.delete(&namespace(ns)).await?;
+    assert_eq!(names(&api).await?, [""; 0], "nothing is left in the deleted namespace");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_machine_is_told_its_policies_and_a_renamed_interface_never_empties_them() -> anyhow::Result<()> {
+    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let mut operator = Outrider::start(&cluster, BEAT).await?;
+    let ns = "told";
+    let objects = namespace(ns)
+        + &node(ns, "vm1", "db", "10.0.0.5")
+        + &node(ns, "vm2", "web", "fd00::6")
+        + &account(ns, "vm1", "vm1")
+        + &account(ns, "vm2", "vm2")
+        + &policy(ns, "db");
+    cluster.apply(&objects).await?;
+    let mut vm1 = machine(&cluster, &operator, ns, "vm1").await?;
+    cluster.until("vm1 is admitted", async || vm1.connect().await.map(|()| true)).await?;
+    while vm1.policies().is_empty() || vm1.mirror.view().groups.values().all(|g| g.body().members.is_empty()) {
+        vm1.until_commit().await?;
+    }
+    assert_eq!(vm1.policies(), ["db"]);
+    let expected = operator::policy::whole::resolve(&world(&cluster).await?);
+    assert_eq!(
+        vm1.mirror.view(),
+        &expected.view(&"told/vm1".parse()?),
+        "what it was told is what follows from the objects"
+    );
+
+    // renamed: the applied-to set changes in one commit and is never empty
+    let rename = json!({"spec": {"interfaces": [{"name": "eth1", "ips": ["10.0.0.5"]}]}});
+    let nodes: Api<ExternalNode> = Api::namespaced(cluster.client.clone(), ns);
+    nodes.patch("vm1", &PatchParams::default(), &Patch::Merge(rename)).await?;
+    loop {
+        vm1.until_commit().await?;
+        let applied: Vec<_> =
+            vm1.mirror.view().policies.values().flat_map(|p| p.body().applied_to.iter().cloned()).collect();
+        ensure!(!applied.is_empty(), "the applied-to set was empty");
+        if applied[0].as_str() != "vm1-3e616" {
+            break;
+        }
+    }
+    let api = entities(&cluster, ns);
+    cluster
+        .until("only the new entity is left", async || {
+            Ok::<_, anyhow::Error>(!names(&api).await?.contains(&"vm1-3e616".to_owned()))
+        })
+        .await?;
+
+    // a label moves vm2 into the policy's span and out of it
+    let mut vm2 = machine(&cluster, &operator, ns, "vm2").await?;
+    vm2.connect().await?;
+    assert_eq!(vm2.policies(), [""; 0]);
+    let label = |role: &str| json!({"metadata": {"labels": {"role": role}}});
+    nodes.patch("vm2", &PatchParams::default(), &Patch::Merge(label("db"))).await?;
+    vm2.until_commit().await?;
+    assert_eq!(vm2.policies(), ["db"]);
+    nodes.patch("vm2", &PatchParams::default(), &Patch::Merge(label("web"))).await?;
+    vm2.until_commit().await?;
+    assert_eq!(vm2.policies(), [""; 0]);
+
+    // killed and restarted: a resume by hashes costs next to nothing
+    let full = {
+        let mut fresh = machine(&cluster, &operator, ns, "vm1").await?;
+        fresh.connect().await?;
+        fresh.bytes()
+    };
+    vm1.disconnect();
+    operator.kill_and_restart(&cluster).await?;
+    vm1.connect().await?;
+    assert!(vm1.mirror.complete());
+    eprintln!("full view {full} bytes, resume {} bytes", vm1.bytes());
+
+    // status: reported as realised by the only node of the span
+    let policies: Api<NetworkPolicy> = Api::namespaced(cluster.client.clone(), ns);
+    vm1.report().await?;
+    let realized = |p: Option<&NetworkPolicy>| p.and_then(|p| p.status.as_ref()?.phase) == Some(Phase::Realized);
+    cluster.until_object(&policies, "db", "the policy is realised", realized).await?;
+    let healthy = |n: Option<&ExternalNode>| {
+        let conditions = n.and_then(|n| n.status.as_ref()).map(|s| s.conditions.clone()).unwrap_or_default();
+        ["Accepted", "Joined", "InterfaceFound", "Attached", "PoliciesRealized", "Healthy"]
+            .iter()
+            .all(|kind| conditions.iter().any(|c| c.type_ == *kind && c.status == "True"))
+    };
+    cluster.until_object(&nodes, "vm1", "vm1 is well", healthy).await?;
+
+    // deleted: told so, and only then
+    nodes.delete("vm1", &DeleteParams::default()).await?;
+    loop {
+        if let Told::Gone { reason, .. } = vm1.told().await? {
+            assert_eq!(reason, "ExternalNode told/vm1 was deleted");
+            break;
+        }
+    }
+    cluster.delete(&namespace(ns)).await
+}
+
+#[tokio::test]
+async fn agent_infos_of_one_name_stay_apart_and_go_with_their_nodes() -> anyhow::Result<()> {
+    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let _operator = Outrider::start(&cluster, BEAT).await?;
+    cluster.apply(&(namespace("aai-a") + &node("aai-a", "twin", "db", "10.0.1.1"))).await?;
+    let infos: Api<AntreaAgentInfo> = Api::all(cluster.client.clone());
+    cluster.until_object(&infos, "twin", "the first twin's AgentInfo", |i| i.is_some()).await?;
+    cluster.apply(&(namespace("aai-b") + &node("aai-b", "twin", "db", "10.0.1.2"))).await?;
+    let second = cluster.until_object(&infos, "aai-b--twin", "the second twin's AgentInfo", |i| i.is_some()).await?;
+    let second = second.context("the second")?;
+    assert_eq!(second.annotations().get("outrider.io/external-node").map(String::as_str), Some("aai-b/twin"));
+
+    infos.delete("twin", &DeleteParams::default()).await?;
+    cluster.until_object(&infos, "twin", "a deleted AgentInfo is made again", |i| i.is_some()).await?;
+
+    cluster.delete(&namespace("aai-a")).await?;
+    cluster.until_object(&infos, "twin", "the AgentInfo goes with its node", |i| i.is_none()).await?;
+    assert!(infos.get_opt("aai-b--twin").await?.is_some(), "the other one stays, under its name");
+    cluster.delete(&namespace("aai-b")).await?;
+    cluster.until_object(&infos, "aai-b--twin", "the other goes with its own", |i| i.is_none()).await?;
+    let tiers: Api<Tier> = Api::all(cluster.client.clone());
+    assert_eq!(tiers.list(&ListParams::default()).await?.items.len(), 6, "the built-in tiers are there");
+    Ok(())
+}
+
+#[tokio::test]
+async fn nobody_reads_what_is_not_theirs() -> anyhow::Result<()> {
+    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let operator = Outrider::start(&cluster, BEAT).await?;
+    let ns = "mine";
+    let objects = namespace(ns)
+        + &node(ns, "vm1", "db", "10.0.2.1")
+        + &node(ns, "vm2", "web", "10.0.2.2")
+        + &node(ns, "canary", "canary", "10.99.99.99")
+        + &account(ns, "vm1", "vm1")
+        + &format!("{{apiVersion: v1, kind: ServiceAccount, metadata: {{name: nobody, namespace: {ns}}}}}\n---\n")
+        + &policy(ns, "db");
+    cluster.apply(&objects).await?;
+    let token = |account: &'static str, audience: Option<&'static str>| {
+        cluster.token(ns, account, audience, Duration::from_mins(10))
+    };
+    let right = token("vm1", Some("outrider")).await?;
+    let mut vm1 = operator.machine("mine/vm1", &right)?;
+    cluster.until("vm1 is admitted", async || vm1.connect().await.map(|()| true)).await?;
+
+    let refused = async |machine: &str, token: &str| -> anyhow::Result<String> {
+        let mut machine = operator.machine(machine, token)?;
+        let error = machine.connect().await.err().context("it was let in")?;
+        Ok(format!("{error:#}"))
+    };
+    let other = refused("mine/vm2", &right).await?;
+    assert!(other.contains("403") && other.contains("no ExternalNodeBinding lets"), "{other}");
+    let unbound = refused("mine/vm1", &token("nobody", Some("outrider")).await?).await?;
+    assert!(unbound.contains("403"), "{unbound}");
+    let audience = refused("mine/vm1", &token("vm1", None).await?).await?;
+    assert!(audience.contains("401"), "{audience}");
+    let garbage = refused("mine/vm1", "e30.e30.c2ln").await?;
+    assert!(garbage.contains("401"), "{garbage}");
+    let log = operator.program.log();
+    for expected in [
+        "no ExternalNodeBinding lets system:serviceaccount:mine:vm1 watch for ExternalNode mine/vm2",
+        "identity=system:serviceaccount:mine:nobody",
+        "the token is not accepted",
+    ] {
+        ensure!(log.contains(expected), "the log does not say {expected:?}");
+    }
+
+    // the canary is in nobody's span: not a byte of it, also after it changes
+    let nodes: Api<ExternalNode> = Api::namespaced(cluster.client.clone(), ns);
+    let canary = nodes.get("canary").await?;
+    nodes
+        .patch("canary", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"secret": "cage"}}})))
+        .await?;
+    nodes
+        .patch(
+            "vm2",
+            &PatchParams::default(),
+            &Patch::Merge(json!({"spec": {"interfaces": [{"name": "eth0", "ips": ["10.0.2.3"]}]}})),
+        )
+        .await?;
+    let told = async |vm1: &mut Machine| loop {
+        vm1.until_commit().await?;
+        let text = format!("{:?}", vm1.mirror.view());
+        if text.contains("10.0.2.3") {
+            return Ok::<_, anyhow::Error>(text);
+        }
+    };
+    let text = told(&mut vm1).await?;
+    let uid = canary.uid().context("a uid")?;
+    for secret in ["canary", "cage", "10.99.99.99", &uid] {
+        ensure!(!text.contains(secret), "vm1 was told {secret}");
+    }
+
+    // the stream ends when the binding goes
+    cluster.kubectl(&["delete", "enb", "vm1", "-n", ns]).await?;
+    let ended = async {
+        loop {
+            if let Err(error) = vm1.told().await {
+                return error;
+            }
+        }
+    };
+    let error =
+        tokio::time::timeout(Duration::from_secs(10), ended).await.map_err(|_| anyhow!("the stream goes on"))?;
+    ensure!(!format!("{error:#}").contains("gone"), "an unbound machine is not told that it is gone");
+    cluster.delete(&namespace(ns)).await
+}
