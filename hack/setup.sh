@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
 
-packages gcc libc6-dev util-linux ca-certificates
+packages gcc libc6-dev util-linux ca-certificates curl
 
 wanted=$(awk -F '"' '$1 ~ /^channel/ { print $2 }' rust-toolchain.toml)
 for tool in cargo "cargo fmt" "cargo clippy"; do
