@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::*;
 use crate::names::GroupKey;
@@ -118,63 +119,146 @@ fn view() -> impl Strategy<Value = View> {
     })
 }
 
+/// What is wrong on purpose. `None` is the real thing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// Deletions get lost.
+    DeletionsLost,
+    /// The first change of an update gets lost.
+    FirstChangeLost,
+    /// A policy's rules arrive without their last one, under the hash of all.
+    RuleLost,
+    /// Equal bodies in other allocations count as different.
+    PointersOnly,
+    /// A resume says everything again.
+    ResumeSaysAll,
+}
+
 /// What a receiver with `view` makes of `update`, having read it as bytes.
-fn over_the_wire(mut view: View, update: &Update) -> View {
-    for change in &update.changes {
+fn over_the_wire(mut view: View, update: &Update, fault: Fault) -> Result<View, TestCaseError> {
+    let lost = |(i, change): &(usize, &Change)| match fault {
+        Fault::DeletionsLost => matches!(change, Change::Delete(_)),
+        Fault::FirstChangeLost => *i == 0,
+        _ => false,
+    };
+    for (_, change) in update.changes.iter().enumerate().filter(|change| !lost(change)) {
         let line = change.line();
-        assert_eq!(line.iter().position(|b| *b == b'\n'), Some(line.len() - 1), "one line a frame");
-        let Frame::Change(change) = Frame::decode(&line).unwrap() else { panic!("a change") };
-        view.apply(&change).unwrap();
+        prop_assert_eq!(line.iter().position(|b| *b == b'\n'), Some(line.len() - 1), "one line a frame");
+        let Frame::Change(mut change) = Frame::decode(&line).unwrap() else { panic!("a change") };
+        if let (Fault::RuleLost, Change::Policy(policy)) = (fault, &change) {
+            let mut body = policy.body().clone();
+            body.rules = body.rules.split_last().map_or(&[][..], |(_, rest)| rest).into();
+            change = Change::Policy(Arc::new(Entry::received(policy.key().clone(), body, policy.hash())));
+        }
+        if let Err(error) = view.apply(&change) {
+            return Err(TestCaseError::fail(error.to_string()));
+        }
     }
-    view.dangling().unwrap();
-    view
+    view.dangling().map_err(|error| TestCaseError::fail(error.to_string()))?;
+    Ok(view)
+}
+
+fn fresh(view: &View, fault: Fault) -> Result<View, TestCaseError> {
+    over_the_wire(View::default(), &View::default().diff(view), fault)
 }
 
 /// The receiver's hashes, which it was told, are those of the bodies that it has.
-fn assert_hashes(view: &View) {
+fn hashes_are_right(view: &View) -> Result<(), TestCaseError> {
     for entry in view.groups.values() {
-        assert_eq!(entry.hash(), Entry::new(*entry.key(), entry.body().clone()).hash());
+        prop_assert_eq!(entry.hash(), Entry::new(*entry.key(), entry.body().clone()).hash());
     }
     for entry in view.policies.values() {
-        assert_eq!(entry.hash(), Entry::new(entry.key().clone(), entry.body().clone()).hash());
+        prop_assert_eq!(entry.hash(), Entry::new(entry.key().clone(), entry.body().clone()).hash());
+    }
+    Ok(())
+}
+
+type Law = fn(&[View], Fault) -> Result<(), TestCaseError>;
+
+fn a_difference_applied_gives_the_other_view(views: &[View], fault: Fault) -> Result<(), TestCaseError> {
+    let [a, b, ..] = views else { return Ok(()) };
+    let received = over_the_wire(fresh(a, Fault::None)?, &a.diff(b), fault)?;
+    prop_assert_eq!(&received, b);
+    hashes_are_right(&received)
+}
+
+fn a_view_differs_from_itself_by_nothing(views: &[View], fault: Fault) -> Result<(), TestCaseError> {
+    let a = &views[0];
+    prop_assert!(a.diff(a).is_empty());
+    let equal = fresh(a, fault)?;
+    let update = match fault {
+        Fault::PointersOnly => View::default().diff(&equal),
+        _ => a.diff(&equal),
+    };
+    prop_assert!(update.is_empty(), "equal bodies, other allocations");
+    Ok(())
+}
+
+fn a_resume_by_hashes_ends_where_a_fresh_start_does(views: &[View], fault: Fault) -> Result<(), TestCaseError> {
+    let [a, b, ..] = views else { return Ok(()) };
+    let mirror = fresh(a, Fault::None)?;
+    let update = b.since(&mirror.hashes());
+    let resumed = over_the_wire(mirror, &update, fault)?;
+    prop_assert_eq!(&resumed, b);
+    let again = match fault {
+        Fault::ResumeSaysAll => View::default().diff(b),
+        _ => b.since(&resumed.hashes()),
+    };
+    prop_assert!(again.is_empty());
+    Ok(())
+}
+
+fn one_difference_later_is_worth_many_small_ones(views: &[View], fault: Fault) -> Result<(), TestCaseError> {
+    let (mut received, mut sent) = (View::default(), View::default());
+    for next in views {
+        received = over_the_wire(received, &sent.diff(next), fault)?;
+        sent = next.clone();
+    }
+    prop_assert_eq!(Some(&received), views.last());
+    Ok(())
+}
+
+/// The law holds for the real thing, and notices each of the faults.
+fn holds_and_catches(law: Law, faults: &[Fault]) {
+    let run = |fault| {
+        let shrink = if fault == Fault::None { 2000 } else { 0 };
+        let config = Config { failure_persistence: None, max_shrink_iters: shrink, ..Config::default() };
+        TestRunner::new(config)
+            .run(&prop::collection::vec(view(), 1..5), |views| law(&views, fault))
+            .map_err(|e| e.to_string())
+    };
+    if let Err(broken) = run(Fault::None) {
+        panic!("{broken}");
+    }
+    for fault in faults {
+        assert!(run(*fault).is_err(), "{fault:?} went unnoticed");
     }
 }
 
+#[test]
+fn applying_a_difference_gives_the_other_view() {
+    let faults = [Fault::DeletionsLost, Fault::FirstChangeLost, Fault::RuleLost];
+    holds_and_catches(a_difference_applied_gives_the_other_view, &faults);
+}
+
+#[test]
+fn a_view_and_itself_differ_by_nothing() {
+    holds_and_catches(a_view_differs_from_itself_by_nothing, &[Fault::PointersOnly, Fault::RuleLost]);
+}
+
+#[test]
+fn a_resume_ends_where_a_fresh_start_does() {
+    let faults = [Fault::DeletionsLost, Fault::FirstChangeLost, Fault::ResumeSaysAll];
+    holds_and_catches(a_resume_by_hashes_ends_where_a_fresh_start_does, &faults);
+}
+
+#[test]
+fn one_larger_difference_is_worth_many_small_ones() {
+    holds_and_catches(one_difference_later_is_worth_many_small_ones, &[Fault::DeletionsLost, Fault::FirstChangeLost]);
+}
+
 proptest! {
-    #[test]
-    fn a_difference_applied_gives_the_other_view(a in view(), b in view()) {
-        let received = over_the_wire(over_the_wire(View::default(), &View::default().diff(&a)), &a.diff(&b));
-        prop_assert_eq!(&received, &b);
-        assert_hashes(&received);
-    }
-
-    #[test]
-    fn a_view_differs_from_itself_by_nothing(a in view()) {
-        prop_assert!(a.diff(&a).is_empty());
-        let equal = over_the_wire(View::default(), &View::default().diff(&a));
-        prop_assert!(a.diff(&equal).is_empty(), "equal bodies, other allocations");
-    }
-
-    #[test]
-    fn a_resume_by_hashes_ends_where_a_fresh_start_does(a in view(), b in view()) {
-        let mirror = over_the_wire(View::default(), &View::default().diff(&a));
-        let update = b.since(&mirror.hashes());
-        let resumed = over_the_wire(mirror, &update);
-        prop_assert_eq!(&resumed, &b);
-        prop_assert!(b.since(&resumed.hashes()).is_empty());
-    }
-
-    #[test]
-    fn one_difference_later_is_worth_many_small_ones(views in prop::collection::vec(view(), 1..5)) {
-        let mut received = View::default();
-        let mut sent = View::default();
-        for next in &views {
-            received = over_the_wire(received, &sent.diff(next));
-            sent = next.clone();
-        }
-        prop_assert_eq!(&received, views.last().unwrap());
-    }
-
     #[test]
     fn garbage_is_an_error_and_never_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..200, a in view()) {
         let _ = Frame::decode(&bytes);
