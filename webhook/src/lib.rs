@@ -22,9 +22,8 @@ use serde::de::DeserializeOwned;
 /// garbage collector, must be able to take finalizers off whatever it has become.
 pub fn review(request: &AdmissionRequest<DynamicObject>) -> AdmissionResponse {
     let response = AdmissionResponse::from(request);
-    let object = match (&request.operation, &request.object) {
-        (Operation::Create | Operation::Update, Some(object)) => object,
-        _ => return response,
+    let (Operation::Create | Operation::Update, Some(object)) = (&request.operation, &request.object) else {
+        return response;
     };
     if object.metadata.deletion_timestamp.is_some() {
         return response;

@@ -16,7 +16,7 @@ use super::naming::{NODE, NODE_UID, candidates, node_of};
 use crate::change::{Change, object};
 use crate::context::{Context, REFRESH, whole_seconds};
 use crate::policy::NodeIndex;
-use crate::policy::entity::live;
+use crate::policy::entity::{age, live};
 use crate::reports::{Latest, Liveness};
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ fn name(world: &World, index: &NodeIndex, key: &Key, node: &ExternalNode) -> Opt
     if let Some(name) = names.iter().find(mine) {
         return Some(name.clone());
     }
-    let bare_is_taken = index.named(&key.name).any(|other| other != *key && older(world, &other, key));
+    let bare_is_taken = index.named(&key.name).any(|other| other != *key && age(world, &other) < age(world, key));
     // a name is free when nobody has it, or only the namesake that this ExternalNode replaced
     let free = |name: &&String| match about(name) {
         // a Node's AgentInfo has the Node's name
@@ -85,14 +85,6 @@ fn name(world: &World, index: &NodeIndex, key: &Key, node: &ExternalNode) -> Opt
         Some(None) => false,
     };
     names.iter().enumerate().filter(|(i, _)| *i > 0 || !bare_is_taken).map(|(_, name)| name).find(free).cloned()
-}
-
-fn older(world: &World, a: &Key, b: &Key) -> bool {
-    let age = |key: &Key| {
-        let meta = world.external_nodes.get(key).map(Stored::meta);
-        (meta.and_then(|m| m.creation_timestamp.as_ref().map(|t| t.0)), key.clone())
-    };
-    age(a) < age(b)
 }
 
 fn metadata(before: &ObjectMeta, name: &str, key: &Key, node: &ExternalNode) -> ObjectMeta {

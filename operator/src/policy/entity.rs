@@ -70,11 +70,13 @@ pub fn holder(world: &World, claims: &Claims, id: &Key) -> Holder {
     if stored.is_some_and(|entity| owner(entity.meta()).is_none()) {
         return Holder::Foreign;
     }
-    let age = |key: &&Key| {
-        let meta = world.external_nodes.get(*key).map(Stored::meta);
-        (meta.and_then(|m| m.creation_timestamp.as_ref().map(|t| t.0)), (*key).clone())
-    };
-    claimants.min_by_key(age).map_or(Holder::Nobody, |key| Holder::Node(key.clone()))
+    claimants.min_by_key(|key| age(world, key)).map_or(Holder::Nobody, |key| Holder::Node(key.clone()))
+}
+
+/// What decides between ExternalNodes that want one name: the oldest, and among equals the first by name.
+pub fn age(world: &World, key: &Key) -> (Option<jiff::Timestamp>, Key) {
+    let meta = world.external_nodes.get(key).map(Stored::meta);
+    (meta.and_then(|meta| meta.creation_timestamp.as_ref().map(|time| time.0)), key.clone())
 }
 
 /// The uid of the ExternalNode that an entity names as its owner, alive or not.
