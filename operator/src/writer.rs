@@ -74,16 +74,27 @@ type Outcome = (Work, Result<Option<Duration>, Error>);
 impl Writer {
     /// Writes while this replica leads, until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                led = self.leading.wait_for(Leadership::is_leading) => if led.is_err() { return },
-            }
+        while self.until_leading(&shutdown).await {
             self.hub.metrics.leading.set(1);
             self.lead(&shutdown).await;
             self.hub.metrics.leading.set(0);
-            if shutdown.is_cancelled() {
-                return;
+        }
+    }
+
+    /// Waits until this replica leads; false when it never will. What is marked meanwhile is forgotten: a leader begins
+    /// with everything, and a follower must not pile it up.
+    async fn until_leading(&mut self, shutdown: &CancellationToken) -> bool {
+        let mut marked = self.hub.work();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return false,
+                led = self.leading.wait_for(Leadership::is_leading) => return led.is_ok(),
+                changed = marked.changed() => {
+                    if changed.is_err() {
+                        return false;
+                    }
+                    self.hub.take_work();
+                }
             }
         }
     }
