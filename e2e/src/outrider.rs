@@ -103,6 +103,12 @@ impl Outrider {
         self.until_ready(cluster).await
     }
 
+    /// Ends the operator as its Pod would end, so that the Lease is free for the next one.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.program.term();
+        self.program.wait_exit(Duration::from_secs(20)).await.map(|_| ())
+    }
+
     /// Where agents connect.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -44,6 +44,5 @@ async fn a_machine_is_shown_what_it_is_told_and_nothing_of_others() -> anyhow::R
     let said = String::from_utf8(refused.stderr)?;
     assert!(said.contains("no ExternalNodeBinding lets"), "{said}");
     assert_eq!(said.trim().lines().count(), 1, "one line: {said}");
-    eprintln!("{text}\n{said}");
-    Ok(())
+    operator.stop().await
 }

@@ -53,8 +53,7 @@ async fn main() -> anyhow::Result<()> {
     ensure!(last.contains(r#""frame":"gone""#), "the machine was not told that it is gone");
     print(&last);
 
-    operator.program.term();
-    operator.program.wait_exit(Duration::from_secs(20)).await?;
+    operator.stop().await?;
     drop(cluster);
     lap(start, "everything is gone again");
     Ok(())
