@@ -9,7 +9,10 @@ use jiff::Timestamp;
 const ALIVE: Duration = Duration::from_mins(5);
 
 /// How often work that had to be left is looked at again.
-pub const RECHECK: Duration = Duration::from_mins(1);
+pub const RECHECK: Duration = Duration::from_secs(15);
+
+/// How often at most it is said.
+pub const SAY: Duration = Duration::from_mins(1);
 
 /// The validating webhook by which the other product is known.
 const WEBHOOK: &str = "crdvalidator.antrea.io";

@@ -142,7 +142,7 @@ async fn observe(hub: Arc<Hub>, leading: channel::Receiver<Leadership>, events: 
             }
         }
         if let Some(why) = foreign
-            && said.is_none_or(|at| at.elapsed() >= foreign::RECHECK)
+            && said.is_none_or(|at| at.elapsed() >= foreign::SAY)
         {
             said = Some(tokio::time::Instant::now());
             tracing::warn!("nothing of crd.antrea.io is written: {why}");

@@ -1,0 +1,147 @@
+//! The kinds themselves: what the API server keeps of them, and what happens when they go or are somebody else's.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use agent::mirror::Told;
+use anyhow::{Context, ensure};
+use e2e::{Cluster, Outrider};
+use kube::api::{DynamicObject, ListParams, PostParams};
+use kube::discovery;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+const FULL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/tests/data/full");
+const DEMO: &str = include_str!("../src/bin/demo.yaml");
+
+#[tokio::test]
+async fn objects_that_use_every_field_come_back_whole() -> anyhow::Result<()> {
+    let cluster = Cluster::shared().await?;
+    let mut files: Vec<_> =
+        fs::read_dir(Path::new(FULL))?.map(|f| Ok(f?.path())).collect::<Result<_, std::io::Error>>()?;
+    files.sort();
+    let mut objects = 0;
+    for file in files {
+        let text = fs::read_to_string(&file)?;
+        let documents: Vec<Value> =
+            serde_saphyr::from_multiple(&text).with_context(|| format!("{}", file.display()))?;
+        for document in documents {
+            let wanted: DynamicObject = serde_json::from_value(document)?;
+            let name = format!("{} {}", file.display(), wanted.name_any());
+            let kept = keep(&cluster, &wanted).await.with_context(|| name.clone())?;
+            for (field, value) in wanted.data.as_object().into_iter().flatten() {
+                ensure!(
+                    same(&kept.data[field], value),
+                    "{name}: {field} came back as {}, not {value}",
+                    kept.data[field]
+                );
+            }
+            objects += 1;
+        }
+    }
+    ensure!(objects >= 6, "only {objects} objects");
+    Ok(())
+}
+
+/// Equal but for defaults that were added and for a number's spelling.
+fn same(kept: &Value, wanted: &Value) -> bool {
+    match (kept, wanted) {
+        (Value::Object(kept), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| kept.get(key).is_some_and(|kept| same(kept, value)))
+        }
+        (Value::Array(kept), Value::Array(wanted)) => {
+            kept.len() == wanted.len() && kept.iter().zip(wanted).all(|(kept, wanted)| same(kept, wanted))
+        }
+        (Value::Number(kept), Value::Number(wanted)) => kept.as_f64() == wanted.as_f64(),
+        _ => kept == wanted,
+    }
+}
+
+async fn keep(cluster: &Cluster, object: &DynamicObject) -> anyhow::Result<DynamicObject> {
+    let types = object.types.clone().context("no kind")?;
+    let gvk = kube::core::GroupVersionKind::try_from(&types)?;
+    let (resource, capabilities) = discovery::pinned_kind(&cluster.client, &gvk).await?;
+    let has_status = capabilities.subresources.iter().any(|(subresource, _)| subresource.plural == "status");
+    let namespace = object.namespace();
+    if let Some(namespace) = &namespace {
+        cluster.apply(&format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {namespace}}}}}")).await?;
+    }
+    let api: Api<DynamicObject> = match &namespace {
+        Some(namespace) => Api::namespaced_with(cluster.client.clone(), namespace, &resource),
+        None => Api::all_with(cluster.client.clone(), &resource),
+    };
+    let created = api.create(&PostParams::default(), object).await?;
+    if object.data.get("status").is_some() && has_status {
+        let mut full = object.clone();
+        full.metadata = created.metadata;
+        api.replace_status(&object.name_any(), &PostParams::default(), &full).await?;
+    }
+    Ok(api.get(&object.name_any()).await?)
+}
+
+#[tokio::test]
+async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow::Result<()> {
+    let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
+    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
+    cluster.apply(DEMO).await?;
+    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
+    let mut db1 = operator.machine("vms/db1", &token)?;
+    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+
+    cluster.kubectl(&["delete", "crd", "externalnodes.crd.antrea.io"]).await?;
+    let warned = async || operator.program.log().contains("the kind ExternalNode is going or gone");
+    // the stream is read all the while: what comes are pings, or changes of the view, and never the last word
+    let told = async {
+        loop {
+            match db1.told().await {
+                Ok(Told::Gone { reason, .. }) => return Err(anyhow::anyhow!("told that it is gone: {reason}")),
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    tokio::select! {
+        ended = told => return ended,
+        warned = cluster.until("the operator says that the kind is gone", warned) => { warned?; }
+    }
+    // and once more for a machine that comes back just now
+    let mut late = operator.machine("vms/db1", &token)?;
+    let refusal = format!("{:#}", late.connect().await.err().context("it was let in")?);
+    ensure!(!refusal.contains("gone:"), "a machine that came back was told that it is gone: {refusal}");
+    operator.stop().await
+}
+
+#[tokio::test]
+async fn kinds_that_another_controller_owns_are_not_written() -> anyhow::Result<()> {
+    let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "crdvalidator.antrea.io"}, "webhooks": [],
+    });
+    cluster.apply(&webhook.to_string()).await?;
+    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
+    cluster.apply(DEMO).await?;
+    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
+    let mut db1 = operator.machine("vms/db1", &token)?;
+    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    let leads = async || {
+        let (_, metrics) = operator.health("/metrics").await?;
+        let said = ["outrider_leading 1", r#"outrider_foreign_owner{kind="ExternalEntity"} 1"#];
+        Ok::<_, anyhow::Error>(said.iter().all(|line| metrics.contains(line)))
+    };
+    cluster.until("the operator leads and says who owns the kinds", leads).await?;
+    ensure!(operator.health("/readyz").await?.0 == 200, "it stays ready");
+    let entities: Api<DynamicObject> =
+        Api::all_with(cluster.client.clone(), &crds::world::WorldKind::ExternalEntity.api_resource());
+    ensure!(entities.list(&ListParams::default()).await?.items.is_empty(), "an entity was written");
+    let writes = cluster.audit()?.by(e2e::outrider::USER).writes();
+    let shared = writes.only(|e| e.object_ref.as_ref().is_some_and(|o| o.api_group == "crd.antrea.io"));
+    ensure!(shared.is_empty(), "{} writes of shared kinds", shared.len());
+
+    // when the other one is gone, the work is done
+    cluster.kubectl(&["delete", "validatingwebhookconfiguration", "crdvalidator.antrea.io"]).await?;
+    let written = async || Ok::<_, kube::Error>(entities.list(&ListParams::default()).await?.items.len() == 3);
+    cluster.until_within(Duration::from_mins(1), "the entities are written", written).await?;
+    operator.stop().await
+}
