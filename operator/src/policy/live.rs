@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use crds::names::{EntityName, Key, NodeName};
+use crds::names::{EntityName, GroupKey, Key, NodeName};
 use crds::wire::{Entry, Group, View};
 use crds::world::{Event, Touch, World, WorldKind};
 
@@ -36,6 +36,8 @@ pub struct Live {
     labels: LabelIndex,
     anchors: SelectorIndex,
     selected: HashMap<Arc<GroupSelector>, Selected>,
+    /// Selectors whose group changed by the event that is being taken in.
+    moved: HashSet<Arc<GroupSelector>>,
     index: NodeIndex,
     /// The ExternalNode that each AgentInfo says it is about.
     info_of: HashMap<Arc<str>, Key>,
@@ -43,8 +45,10 @@ pub struct Live {
 }
 
 /// Who uses a selector, and whom it places where.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Selected {
+    /// The key of its group.
+    key: GroupKey,
     /// The members' nodes, each with its entities that are members.
     nodes: HashMap<NodeName, BTreeSet<EntityName>>,
     /// The policies with a rule that names the group.
@@ -76,11 +80,13 @@ impl Live {
             labels: LabelIndex::default(),
             anchors: SelectorIndex::default(),
             selected: HashMap::new(),
+            moved: HashSet::new(),
             index: NodeIndex::default(),
             info_of: HashMap::new(),
             loaded: false,
         };
         live.load_when_ready(&mut Touched::default());
+        live.moved.clear();
         live
     }
 
@@ -118,6 +124,20 @@ impl Live {
             }
         }
         self.load_when_ready(touched);
+        self.tell_of_moved(touched);
+    }
+
+    /// The nodes whose rules name a group that changed. Each policy is asked once, however many members moved.
+    fn tell_of_moved(&mut self, touched: &mut Touched) {
+        let moved = std::mem::take(&mut self.moved);
+        let selected = moved.iter().filter_map(|selector| self.selected.get(selector));
+        let policies: HashSet<&Key> = selected.flat_map(|selected| &selected.peers_of).collect();
+        let spans = policies.into_iter().filter_map(|policy| self.resolved.spans.get(policy));
+        for node in spans.flat_map(Span::keys) {
+            if !touched.nodes.contains(node) {
+                touched.nodes.insert(node.clone());
+            }
+        }
     }
 
     /// Everything once, when the last kind was listed: entities before policies, so that each group is filled once.
@@ -232,19 +252,17 @@ impl Live {
         new: Option<&Entity>,
         touched: &mut Touched,
     ) {
-        let Some(group) = self.resolved.groups.get_mut(&selector.key()) else { return };
+        let selected = self.selected.get_mut(selector).expect("an indexed selector is in use");
+        let group = self.resolved.groups.get_mut(&selected.key).expect("a selector in use has a group");
         let reference = entity::member_ref(id);
         let was = group.body().members.get(&reference).cloned();
         let now = new.filter(|e| selects(&self.world, selector, id, &e.labels));
-        let selected = self.selected.get_mut(selector).expect("an indexed selector is in use");
         if was.as_ref() != now.map(|e| &e.member) {
             Entry::edit(group, |group: &mut Group| match now {
                 Some(entity) => _ = group.members.insert(reference, Arc::clone(&entity.member)),
                 None => _ = group.members.remove(&reference),
             });
-            for policy in &selected.peers_of {
-                touched.nodes.extend(self.resolved.spans.get(policy).into_iter().flat_map(Span::keys).cloned());
-            }
+            self.moved.insert(Arc::clone(selector));
         }
         let before = old.filter(|_| was.is_some()).and_then(|e| e.node.clone());
         let after = now.and_then(|e| e.node.clone());
@@ -347,7 +365,8 @@ impl Live {
     /// The state of `selector`, filled when it is new.
     fn select(&mut self, selector: &Arc<GroupSelector>) -> &mut Selected {
         if !self.selected.contains_key(selector) {
-            let mut selected = Selected::default();
+            let key = selector.key();
+            let mut selected = Selected::new(key);
             let mut group = Group::default();
             let mut consider = |id: &Key| {
                 let entity = &self.entities[id];
@@ -362,7 +381,6 @@ impl Live {
                 Some(carriers) => carriers.for_each(&mut consider),
                 None => self.entities.keys().for_each(&mut consider),
             }
-            let key = selector.key();
             self.resolved.groups.insert(key, Arc::new(Entry::new(key, group)));
             self.anchors.add(selector);
             self.selected.insert(Arc::clone(selector), selected);
@@ -373,9 +391,10 @@ impl Live {
     fn drop_if_unused(&mut self, selector: &Arc<GroupSelector>) {
         let unused = |s: &Selected| s.peers_of.is_empty() && s.targets_of.is_empty();
         if self.selected.get(selector).is_some_and(unused) {
-            self.selected.remove(selector);
+            if let Some(selected) = self.selected.remove(selector) {
+                self.resolved.groups.remove(&selected.key);
+            }
             self.anchors.remove(selector);
-            self.resolved.groups.remove(&selector.key());
         }
     }
 
@@ -440,6 +459,10 @@ fn in_namespace<'a, V>(
 }
 
 impl Selected {
+    fn new(key: GroupKey) -> Self {
+        Self { key, nodes: HashMap::new(), peers_of: BTreeSet::new(), targets_of: BTreeSet::new() }
+    }
+
     fn leave(&mut self, node: &NodeName, entity: &EntityName) {
         if let Some(entities) = self.nodes.get_mut(node) {
             entities.remove(entity);
