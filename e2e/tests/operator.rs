@@ -281,11 +281,36 @@ async fn nobody_reads_what_is_not_theirs() -> anyhow::Result<()> {
     assert!(audience.contains("401"), "{audience}");
     let garbage = refused("mine/vm1", "e30.e30.c2ln").await?;
     assert!(garbage.contains("401"), "{garbage}");
+    let expired = resigned(&cluster, &right, |claims| claims["exp"] = json!(1_767_225_600))?;
+    let expired = refused("mine/vm1", &expired).await?;
+    assert!(expired.contains("401"), "{expired}");
+    let again = resigned(&cluster, &right, |_| ())?;
+    operator.machine("mine/vm1", &again)?.connect().await.context("the same claims, signed again, are good")?;
+
+    let curl = async |headers: &[&str]| -> anyhow::Result<String> {
+        let url = format!("https://{}/v1/watch?node=mine/vm1", operator.address());
+        let mut curl = tokio::process::Command::new("curl");
+        curl.args(["-sN", "--max-time", "5", "--noproxy", "*", "--cacert"]).arg(operator.ca()).arg(url);
+        for header in headers {
+            curl.args(["-H", header]);
+        }
+        Ok(String::from_utf8(curl.output().await?.stdout)?)
+    };
+    let none = curl(&[]).await?;
+    assert!(none.contains(r#""code":401"#) && none.contains("a bearer token is needed"), "{none}");
+    let bearer = format!("Authorization: Bearer {right}");
+    let version = curl(&[&bearer, "Outrider-Wire: 2"]).await?;
+    assert!(version.contains(r#""code":505"#) && version.contains("wire version 1 only"), "{version}");
+    let stream = curl(&[&bearer, "Outrider-Wire: 1"]).await?;
+    let begins = r#"{"frame":"hello","wire":1,"full":true"#;
+    assert!(stream.starts_with(begins) && stream.contains(r#""frame":"commit""#), "{stream}");
     let log = operator.program.log();
     for expected in [
         "no ExternalNodeBinding lets system:serviceaccount:mine:vm1 watch for ExternalNode mine/vm2",
         "identity=system:serviceaccount:mine:nobody",
+        "identity=\"system:serviceaccount:mine:vm1\"",
         "the token is not accepted",
+        "refused: no bearer token",
     ] {
         ensure!(log.contains(expected), "the log does not say {expected:?}");
     }
@@ -515,6 +540,25 @@ fn writes_since(cluster: &Cluster, mark: e2e::audit::Mark) -> anyhow::Result<Vec
         objects.map(|(verb, o)| format!("{verb} {}/{} {}", o.resource, o.subresource, o.name)).collect();
     written.sort();
     Ok(written)
+}
+
+/// `token` with other claims, signed with the cluster's own key for tokens.
+fn resigned(cluster: &Cluster, token: &str, change: impl FnOnce(&mut serde_json::Value)) -> anyhow::Result<String> {
+    use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::pki_types::pem::PemObject;
+
+    let parts = token.split_once('.').and_then(|(head, rest)| Some((head, rest.split_once('.')?.0)));
+    let (head, payload) = parts.context("not a JWT")?;
+    let mut claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload)?)?;
+    change(&mut claims);
+    let signed = format!("{head}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+    let key = PrivatePkcs8KeyDer::from_pem_file(cluster.dir().join("pki/sa.key"))?;
+    let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_pkcs8_der())?;
+    let signature = key.sign(&aws_lc_rs::rand::SystemRandom::new(), signed.as_bytes())?;
+    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
 fn condition<'a>(node: &'a ExternalNode, kind: &str) -> Option<&'a str> {
