@@ -213,7 +213,7 @@ fn policies(live: &Live, node: &NodeName, ids: &BTreeSet<crds::names::PolicyId>)
 }
 
 /// Resolves whatever the watches say: the first event after quiet at once, then at most once per
-/// max([`PAUSE`], what the last one took).
+/// max(`PAUSE`, what the last one took).
 pub async fn resolve(hub: Arc<Hub>, mut events: mpsc::Receiver<Event>) {
     while let Some(first) = events.recv().await {
         let start = Instant::now();

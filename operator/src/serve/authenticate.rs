@@ -76,7 +76,7 @@ impl Authenticator {
         Self { reviews: Api::all(client), known: Mutex::default(), permits: Semaphore::new(AT_ONCE) }
     }
 
-    /// Who `token` belongs to, by an answer that may be [`BELIEVED`] old.
+    /// Who `token` belongs to, by an answer that may be `BELIEVED` old.
     pub async fn authenticate(&self, token: &str) -> Result<Arc<Authenticated>, Error> {
         let key = key(token);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
