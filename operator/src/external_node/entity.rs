@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::addresses;
-use super::naming::entity_name;
+use super::naming::{SHARED_START, entity_name};
 use crate::change::{Change, object};
 use crate::policy::Live;
 use crate::policy::entity::{Holder, claimed, holder, live, owner};
@@ -30,10 +30,33 @@ pub fn plan(all: &Live, id: &Key) -> Vec<Change> {
         Holder::Node(node) => {
             let mut steps = Steps { all, seen: BTreeSet::from([node.clone()]), changes: vec![] };
             steps.take(&node, id);
+            if steps.changes.is_empty() {
+                // now that this one stands, what had to wait for it can go
+                steps.changes = leftovers(all, &node).iter().flat_map(|old| remove(all, old)).collect();
+            }
             steps.changes
         }
         Holder::Nobody => remove(all, id),
     }
+}
+
+/// The entities that name `node` as their owner and that nobody wants.
+fn leftovers(all: &Live, node: &Key) -> Vec<Key> {
+    let world = all.world();
+    // all names of a node's entities begin as the node's own
+    let start: &str = &node.name[..node.name.len().min(SHARED_START)];
+    let named = world.external_entities.range(Key::new(node.namespace.clone(), start)..).map(|(id, _)| id);
+    let named = named.take_while(|id| id.namespace == node.namespace && id.name.starts_with(start));
+    let unwanted = named.filter(|id| holder(world, all.claims(), id) == Holder::Nobody);
+    unwanted.filter(|id| named_owner(world, id).is_some_and(|(owner, _)| owner == *node)).cloned().collect()
+}
+
+/// Whether an entity that `node` wants can't be made yet: one of that name is going and a finalizer holds it.
+fn is_held_up(all: &Live, node: &Key) -> bool {
+    let world = all.world();
+    let wanted = live(world, node).map(|n| claimed(node, n)).unwrap_or_default();
+    let mut own = wanted.iter().filter(|id| holder(world, all.claims(), id) == Holder::Node(node.clone()));
+    own.any(|id| world.external_entities.get(id).is_some_and(|stored| stored.meta().deletion_timestamp.is_some()))
 }
 
 /// Changes in an order that leaves no node without an entity.
@@ -111,6 +134,9 @@ fn remove(all: &Live, id: &Key) -> Vec<Change> {
     // a namesake of an owner that is gone goes on where it left off
     let mut steps = Steps { all, seen: BTreeSet::new(), changes: vec![] };
     steps.serve(&node);
+    if is_held_up(all, &node) {
+        return steps.changes;
+    }
     steps.changes.push(Change::Delete(WorldKind::ExternalEntity, Box::new(meta.clone())));
     steps.changes
 }

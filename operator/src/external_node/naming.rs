@@ -5,6 +5,9 @@ use crds::hash::{sha1_prefix, sha256_prefix};
 /// The longest name of a Kubernetes object.
 const LONGEST: usize = 253;
 
+/// How much of a node's name all names derived from it begin with.
+pub const SHARED_START: usize = 240;
+
 /// The name of the entity for one interface of the ExternalNode `node`: the node's own name, or
 /// `<node>-<first 5 hex digits of SHA-1(interface)>`. One that would be too long keeps its start and ends in 8 hex
 /// digits of the SHA-256 of the whole.
@@ -21,7 +24,7 @@ fn fit(name: String) -> String {
 
 /// `<start of name, at most 240 characters>-<8 hex digits of sha256(whole)>`.
 pub fn shortened(name: &str, whole: &str) -> String {
-    let start = &name[..name.len().min(240)];
+    let start = &name[..name.len().min(SHARED_START)];
     // what a name may not have before a hyphen, since a label ends in a letter or digit
     format!("{}-{}", start.trim_end_matches(['.', '-']), sha256_prefix(whole, 8))
 }

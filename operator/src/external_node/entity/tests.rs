@@ -152,6 +152,21 @@ fn one_that_is_going_is_awaited_and_made_again() {
 }
 
 #[test]
+fn an_old_entity_stays_until_the_name_of_the_next_is_free() {
+    let named = |interface| world().node("vms/vm1").interface(interface, ["10.0.0.5"]);
+    let mut scene = named("ens192").scene();
+    scene.settle();
+    let held = Key::new("vms", "vm1-e8be5");
+    scene.api.edit(ENTITY, &held, |e| e["metadata"]["finalizers"] = json!(["foreign.example.com/a"]));
+    scene.put(named("eth0"));
+    assert_eq!(written(&mut scene), ["create ExternalEntity vms/vm1-3e616", "delete ExternalEntity vms/vm1-e8be5"]);
+    scene.put(named("ens192"));
+    assert_eq!(written(&mut scene), [""; 0]);
+    scene.api.edit(ENTITY, &held, |e| e["metadata"]["finalizers"] = json!([]));
+    assert_eq!(written(&mut scene), ["create ExternalEntity vms/vm1-e8be5", "delete ExternalEntity vms/vm1-3e616"]);
+}
+
+#[test]
 fn an_entity_that_cannot_be_read_is_written_anew() {
     let mut scene = vm1().scene();
     scene.settle();
