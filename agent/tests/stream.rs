@@ -8,9 +8,9 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use agent::chain::Chain;
 use agent::mirror::{Loss, Mirror, MirrorError, News, Stream, StreamError, Told, first_commit, follow};
 use agent::operator::{CallError, Failure, Kind, Limits, Operator};
+use crds::chain::Chain;
 use crds::wire::{
     Change, Facts, Frame, Full, Heartbeat, Hello, ObjectId, Report, ReportAnswer, Resume, Revision, Update, View, Want,
 };
@@ -163,7 +163,7 @@ async fn an_address_that_the_certificate_does_not_name_is_refused() {
     let site = Site::new();
     let server = site.server_with(&["operator.example.com"], &["h2"]).await;
     let error = refused(site.operator(&[server.address()]).watch(&Mirror::default()).await);
-    assert!(error.way_out().contains("--advertise"), "{error}: {}", error.way_out());
+    assert!(error.way_out().contains("certificate that names this one"), "{error}: {}", error.way_out());
 }
 
 #[tokio::test]

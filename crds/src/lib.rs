@@ -10,6 +10,7 @@
 
 pub mod agent_info;
 pub mod binding;
+pub mod chain;
 pub mod check;
 pub mod controller_info;
 pub mod definitions;

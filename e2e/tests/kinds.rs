@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use agent::mirror::Told;
 use anyhow::{Context, ensure};
+use crds::world::WorldKind;
 use e2e::{Cluster, Outrider};
-use kube::api::{DynamicObject, ListParams, PostParams};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::discovery;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -112,6 +115,78 @@ async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow
     operator.stop().await
 }
 
+/// What no definition of ours lets in, as it may come from an older one.
+const UNREADABLE: &str = r"
+{apiVersion: v1, kind: Namespace, metadata: {name: old}}
+---
+{apiVersion: crd.antrea.io/v1alpha1, kind: ExternalNode, metadata: {name: vm9, namespace: old}, spec: {interfaces: [{name: eth0, ips: [10.0.0.9], ports: none}]}}
+---
+{apiVersion: crd.antrea.io/v1beta1, kind: NetworkPolicy, metadata: {name: all, namespace: old}, spec: {appliedTo: none}}
+---
+{apiVersion: outrider.io/v1alpha1, kind: ExternalNodeBinding, metadata: {name: all, namespace: old}, spec: {subjects: none}}
+";
+
+#[tokio::test]
+async fn an_object_that_cannot_be_read_says_so_and_no_other_is_affected() -> anyhow::Result<()> {
+    let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
+    // stored while the schema let it through, as an older definition would
+    let kinds = ["externalnodes.crd.antrea.io", "networkpolicies.crd.antrea.io", "externalnodebindings.outrider.io"];
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let mut strict = Vec::new();
+    for kind in kinds {
+        let schema = serde_json::to_value(definitions.get(kind).await?)?["spec"]["versions"][0]["schema"].take();
+        strict.push((kind, schema["openAPIV3Schema"]["properties"]["spec"].clone()));
+        put_schema(&definitions, kind, &json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
+            .await?;
+    }
+    cluster.until("nonsense can be stored", async || cluster.apply(UNREADABLE).await.map(|_| true)).await?;
+    for (kind, schema) in strict {
+        put_schema(&definitions, kind, &schema).await?;
+    }
+    let refused = async || cluster.apply(&UNREADABLE.replace("name: all", "name: more")).await.is_err();
+    cluster.until("nonsense is refused again", refused).await?;
+
+    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
+    cluster.apply(DEMO).await?;
+    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
+    let mut db1 = operator.machine("vms/db1", &token)?;
+    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    let conditions = [
+        (WorldKind::ExternalNode, "vm9", "Accepted", "spec.interfaces[0].ports: invalid type: string \"none\""),
+        (WorldKind::Binding, "all", "Accepted", "spec.subjects: invalid type: string \"none\""),
+    ];
+    for (kind, name, condition, message) in conditions {
+        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), "old", &kind.api_resource());
+        let is_said = |object: Option<&DynamicObject>| {
+            let conditions = object.and_then(|object| object.data["status"]["conditions"].as_array());
+            conditions.into_iter().flatten().any(|c| {
+                let said = c["message"].as_str().unwrap_or_default();
+                c["type"] == condition && c["status"] == "False" && c["reason"] == "Invalid" && said.contains(message)
+            })
+        };
+        cluster.until_object(&api, name, &format!("{kind} old/{name} says what is wrong"), is_said).await?;
+    }
+    // the server refuses any write of this one, its status included, so an event has to do
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), "old");
+    let told = async || {
+        let events = events.list(&ListParams::default().fields("reason=Invalid")).await?;
+        Ok::<_, kube::Error>(events.items.iter().any(|event| {
+            let note = event.note.as_deref().unwrap_or_default();
+            let regarding = event.regarding.as_ref().and_then(|object| object.kind.as_deref());
+            regarding == Some("NetworkPolicy") && note.contains("spec.appliedTo: invalid type: string \"none\"")
+        }))
+    };
+    cluster.until("an event tells what is wrong with the policy", told).await?;
+    operator.stop().await
+}
+
+async fn put_schema(definitions: &Api<CustomResourceDefinition>, kind: &str, spec: &Value) -> anyhow::Result<()> {
+    let at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    let patch = serde_json::from_value(json!([{"op": "replace", "path": at, "value": spec}]))?;
+    definitions.patch(kind, &PatchParams::default(), &Patch::<()>::Json(patch)).await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn kinds_that_another_controller_owns_are_not_written() -> anyhow::Result<()> {
     let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
@@ -132,8 +207,7 @@ async fn kinds_that_another_controller_owns_are_not_written() -> anyhow::Result<
     };
     cluster.until("the operator leads and says who owns the kinds", leads).await?;
     ensure!(operator.health("/readyz").await?.0 == 200, "it stays ready");
-    let entities: Api<DynamicObject> =
-        Api::all_with(cluster.client.clone(), &crds::world::WorldKind::ExternalEntity.api_resource());
+    let entities: Api<DynamicObject> = Api::all_with(cluster.client.clone(), &WorldKind::ExternalEntity.api_resource());
     ensure!(entities.list(&ListParams::default()).await?.items.is_empty(), "an entity was written");
     let writes = cluster.audit()?.by(e2e::outrider::USER).writes();
     let shared = writes.only(|e| e.object_ref.as_ref().is_some_and(|o| o.api_group == "crd.antrea.io"));

@@ -3,19 +3,23 @@
 use crds::binding::{ExternalNodeBinding, ExternalNodeBindingStatus};
 use crds::check;
 use crds::names::Key;
-use crds::world::WorldKind;
+use crds::world::{Stored, WorldKind};
 
 use crate::change::{Change, object};
 use crate::context::{Context, no, yes};
 use crate::policy::entity::live;
 use crate::serve::authorize;
+use crate::unreadable;
 
 #[cfg(test)]
 mod tests;
 
 /// The status write that the binding `key` needs, if any.
 pub fn plan(ctx: &Context<'_>, key: &Key) -> Option<Change> {
-    let binding = ctx.world().bindings.get(key)?.good()?;
+    let binding = match ctx.world().bindings.get(key)? {
+        Stored::Good(binding) => binding,
+        Stored::Bad(bad) => return unreadable::binding(ctx, bad),
+    };
     if binding.metadata.deletion_timestamp.is_some() {
         return None;
     }

@@ -13,7 +13,8 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use crate::change::Change;
 use crate::hub::Hub;
-use crate::log::Chain;
+use crate::unreadable;
+use crds::chain::Chain;
 
 /// How many unreadable objects are remembered as told.
 const REMEMBERED: usize = 10_000;
@@ -113,6 +114,9 @@ fn conditions(object: &Object) -> Vec<Condition> {
         Object::ExternalNode(Stored::Good(node)) => node.status.as_ref().map(|s| &s.conditions),
         Object::NetworkPolicy(Stored::Good(policy)) => policy.status.as_ref().map(|s| &s.conditions),
         Object::Binding(Stored::Good(binding)) => binding.status.as_ref().map(|s| &s.conditions),
+        Object::ExternalNode(Stored::Bad(bad))
+        | Object::NetworkPolicy(Stored::Bad(bad))
+        | Object::Binding(Stored::Bad(bad)) => return unreadable::conditions(bad),
         _ => None,
     };
     status.cloned().unwrap_or_default()

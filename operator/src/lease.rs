@@ -27,8 +27,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::jitter;
-use crate::log::Chain;
 use candidate::{Action, Candidate, Event, Moment};
+use crds::chain::Chain;
 
 mod candidate;
 #[cfg(test)]

@@ -33,5 +33,6 @@ pub mod serve;
 mod testing;
 pub mod tier;
 pub mod tls;
+pub mod unreadable;
 pub mod work;
 pub mod writer;

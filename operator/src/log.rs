@@ -99,91 +99,14 @@ fn subscriber(
     })
 }
 
-/// Prints an error and all its causes on one line, each once.
-///
-/// Only the place that gives up prints; what is returned isn't also logged.
-#[derive(Clone, Copy, Debug)]
-pub struct Chain<'a>(pub &'a (dyn StdError + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = text(self.0);
-        let mut cause = cause(self.0);
-        while let Some(error) = cause {
-            let next = text(error);
-            // Many errors repeat their cause at the end of their own text.
-            if !told.ends_with(&next) {
-                told = format!("{told}: {next}");
-            }
-            cause = self::cause(error);
-        }
-        f.write_str(&told)
-    }
-}
-
-/// The error in words. An answer of the API server is told as it was given, without the debug form that kube adds.
-fn text(error: &(dyn StdError + 'static)) -> String {
-    match answer(error) {
-        Some(status) => format!("the API server answered {}: {}", status.code, words(status)),
-        None => error.to_string(),
-    }
-}
-
-/// What caused the error. Behind an answer of the API server stands only the answer itself.
-fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
-    error.source().filter(|_| answer(error).is_none())
-}
-
-fn answer<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a kube::core::Status> {
-    // Many errors keep kube's large one in a box, and the box is then the cause.
-    match error.downcast_ref().or_else(|| error.downcast_ref().map(Box::as_ref)) {
-        Some(kube::Error::Api(status)) => Some(status),
-        _ => None,
-    }
-}
-
-fn words(status: &kube::core::Status) -> &str {
-    if status.message.is_empty() { &status.reason } else { &status.message }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
+    use crds::chain::Chain;
+
     use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{text}")]
-    struct Because {
-        text: &'static str,
-        source: Option<Box<dyn StdError + Send + Sync>>,
-    }
-
-    fn because(text: &'static str, source: impl Into<Option<Because>>) -> Because {
-        Because { text, source: source.into().map(|source| Box::new(source) as _) }
-    }
-
-    #[test]
-    fn an_error_is_told_with_all_its_causes() {
-        let error = because("can't serve", because("can't bind", because("address in use", None)));
-        assert_eq!(Chain(&error).to_string(), "can't serve: can't bind: address in use");
-    }
-
-    #[test]
-    fn a_cause_that_was_already_told_is_not_repeated() {
-        let error = because("can't bind: address in use", because("address in use", None));
-        assert_eq!(Chain(&error).to_string(), "can't bind: address in use");
-    }
-
-    #[test]
-    fn an_answer_of_the_api_is_told_without_its_debug_form() {
-        let status = kube::core::Status::failure("leases \"x\" is forbidden", "Forbidden").with_code(403);
-        let error = kube::Error::Api(status.boxed());
-        assert_eq!(Chain(&error).to_string(), "the API server answered 403: leases \"x\" is forbidden");
-        let boxed = Because { text: "can't write", source: Some(Box::new(Box::new(error))) };
-        assert_eq!(Chain(&boxed).to_string(), "can't write: the API server answered 403: leases \"x\" is forbidden");
-    }
 
     #[test]
     fn the_form_follows_the_filter() {

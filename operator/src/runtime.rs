@@ -20,7 +20,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::log::Chain;
+use crds::chain::Chain;
 
 type Cause = Box<dyn StdError + Send + Sync>;
 

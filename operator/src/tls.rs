@@ -30,7 +30,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::http::{self, Certified};
-use crate::log::Chain;
+use crds::chain::Chain;
 
 #[cfg(test)]
 mod tests;

@@ -10,8 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::names::Key;
-use crds::world::{Event, Object, WorldKind};
+use crds::world::{Bad, Event, Object, Stored, Watched, WorldKind};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -26,11 +25,11 @@ use crate::event::Events;
 use crate::foreign;
 use crate::hub::Hub;
 use crate::lease::Leadership;
-use crate::log::Chain;
 use crate::metrics::OfWrite;
 use crate::queue::Queue;
 use crate::work::Work;
-use crate::{agent_info, binding, external_node, jitter, policy, tier};
+use crate::{agent_info, binding, external_node, jitter, policy, tier, unreadable};
+use crds::chain::Chain;
 
 /// Writes at once.
 const AT_ONCE: usize = 32;
@@ -175,25 +174,38 @@ impl Writer {
         };
         let (changes, foreign) =
             self.hub.with_context(settling, |ctx| (plan(ctx, work), foreign::owner(ctx.world(), ctx.now.wall)));
+        let written = self.execute_all(changes, foreign.is_some()).await;
+        self.tell_unreadable(work, foreign.is_some()).await;
+        Ok(written?.or(again))
+    }
+
+    /// Performs the changes up to the first that fails, or that is not ours to make while the shared kinds are
+    /// somebody else's: when to look again in that case.
+    async fn execute_all(&self, changes: Vec<Change>, foreign: bool) -> Result<Option<Duration>, Error> {
         for change in changes {
-            if foreign.is_some() && change.kind().is_shared() {
+            if foreign && change.kind().is_shared() {
                 return Ok(Some(foreign::RECHECK));
             }
             self.execute(change).await?;
         }
-        if let Work::Entity(id) = work {
-            self.tell_unreadable(id).await;
-        }
-        Ok(again)
+        Ok(None)
     }
 
-    async fn tell_unreadable(&self, id: &Key) {
-        let bad = self.hub.with_context(false, |ctx| match ctx.world().external_entities.get(id) {
-            Some(crds::world::Stored::Bad(bad)) => Some(Arc::clone(bad)),
-            _ => None,
+    /// An event tells what no condition could: the kind has none, or the API server refuses the object with it.
+    async fn tell_unreadable(&self, work: &Work, foreign: bool) {
+        let bad = self.hub.with_context(false, |ctx| {
+            let world = ctx.world();
+            match work {
+                Work::Entity(id) => unsaid(WorldKind::ExternalEntity, world.external_entities.get(id)),
+                Work::Node(key) => unsaid(WorldKind::ExternalNode, world.external_nodes.get(key)),
+                Work::Policy(key) => unsaid(WorldKind::NetworkPolicy, world.policies.get(key)),
+                Work::Binding(key) => unsaid(WorldKind::Binding, world.bindings.get(key)),
+                Work::Tiers => unsaid(WorldKind::Tier, world.tiers.values()),
+                Work::AgentInfo(_) => vec![],
+            }
         });
-        if let Some(bad) = bad {
-            self.events.unreadable(WorldKind::ExternalEntity, &bad).await;
+        for (kind, bad) in bad.into_iter().filter(|(kind, _)| !(foreign && kind.is_shared())) {
+            self.events.unreadable(kind, &bad).await;
         }
     }
 
@@ -262,6 +274,18 @@ impl Writer {
             }
         })
     }
+}
+
+/// Those of `stored` that can't be read and don't say so.
+fn unsaid<'a, K: Watched + 'a>(
+    kind: WorldKind,
+    stored: impl IntoIterator<Item = &'a Stored<K>>,
+) -> Vec<(WorldKind, Arc<Bad>)> {
+    let bad = stored.into_iter().filter_map(|stored| match stored {
+        Stored::Bad(bad) if !unreadable::is_said(bad) => Some((kind, Arc::clone(bad))),
+        _ => None,
+    });
+    bad.collect()
 }
 
 /// Who we are among those who write fields.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::address::Address;
 use super::tls::CaError;
-use crate::chain::{causes, one_line, root};
+use crds::chain::{causes, one_line, root};
 
 /// Why a call wasn't answered as hoped. None of it means that this machine was deleted.
 #[derive(Debug, thiserror::Error)]
@@ -251,7 +251,7 @@ fn after_tls(attempt: &Attempt) -> Option<&'static str> {
     Some(match why {
         rustls::Error::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => "use an address that the operator's certificate names, or give this one to the operator with --advertise",
+        ) => "use an address that the operator's certificate names, or issue it a certificate that names this one",
         rustls::Error::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }

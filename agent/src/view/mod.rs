@@ -7,9 +7,9 @@ use crds::wire::View;
 use tokio::sync::oneshot;
 
 use crate::args;
-use crate::chain::{Chain, one_line};
 use crate::mirror::{Mirror, News, StreamError, Told, first_commit, follow_on};
 use crate::operator::{Kind, Limits, Operator, Settings};
+use crds::chain::{Chain, one_line};
 
 pub mod json;
 pub mod text;

@@ -11,7 +11,7 @@ use crds::wire::{
     Policy, Port, PortRange, Protocol, Revision, Rule, Service, Transport, View,
 };
 
-use crate::chain::one_line;
+use crds::chain::one_line;
 
 /// Where each rule stands among all rules of its direction, from 1.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::agent_info::AntreaAgentInfo;
 use crate::binding::ExternalNodeBinding;
@@ -61,7 +62,9 @@ impl Watched for Bare {
 pub struct Bad {
     /// Its metadata.
     pub metadata: ObjectMeta,
-    /// What is wrong with the rest.
+    /// Its `status`, as it stands: what is wrong may be there or elsewhere.
+    pub status: Value,
+    /// What is wrong, with the path of the field.
     pub error: String,
 }
 
@@ -107,9 +110,16 @@ pub type Table<K> = BTreeMap<Key, Stored<K>>;
 
 fn decode_as<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Box<Bad>> {
     let metadata = object.metadata.clone();
-    serde_json::to_value(object)
-        .and_then(serde_json::from_value)
-        .map_err(|error| Box::new(Bad { metadata, error: error.to_string() }))
+    let bad = |status, error: String| Box::new(Bad { metadata, status, error });
+    let mut value = match serde_json::to_value(object) {
+        Ok(value) => value,
+        Err(error) => return Err(bad(Value::Null, error.to_string())),
+    };
+    K::deserialize(&value).map_err(|_| {
+        // once more for the path of the field
+        let error = serde_path_to_error::deserialize::<_, K>(&value).err().map(|e| e.to_string()).unwrap_or_default();
+        bad(value["status"].take(), error)
+    })
 }
 
 macro_rules! typed {

@@ -15,6 +15,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use super::{Event, Object, WorldKind};
+use crate::chain::Chain;
 
 /// Between two tries at a watch that fails: from 0.2 s, doubling up to 5 s, so that a kind which is installed later is
 /// seen soon. Jittered by half, so that replicas don't ask in step.
@@ -112,7 +113,7 @@ async fn follow(
                 Event::Listed(kind, Vec::new())
             }
             Err(error) => {
-                tracing::warn!(%kind, %error, "the watch failed and is tried again");
+                tracing::warn!(%kind, error = %Chain(&error), "the watch failed and is tried again");
                 continue;
             }
         };

@@ -342,5 +342,5 @@ async fn a_dead_connection_is_noticed_and_replaced() {
 #[tokio::test]
 async fn a_kubeconfig_that_is_not_there_is_named() {
     let error = connect(Some(Path::new("/nowhere/kubeconfig"))).await.err().unwrap();
-    assert!(crate::log::Chain(&error).to_string().starts_with("can't use the kubeconfig /nowhere/kubeconfig: "));
+    assert!(crds::chain::Chain(&error).to_string().starts_with("can't use the kubeconfig /nowhere/kubeconfig: "));
 }

@@ -4,7 +4,7 @@ use crds::check;
 use crds::external_node::{ExternalNode, ExternalNodeStatus, InterfaceStatus, NetworkInterface};
 use crds::names::{Key, NodeName};
 use crds::wire::{AttachStage, Full, PolicyOutcome};
-use crds::world::WorldKind;
+use crds::world::{Stored, WorldKind};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::addresses;
@@ -14,12 +14,16 @@ use crate::context::{Context, REFRESH, Say, no, unknown, whole_seconds, yes};
 use crate::policy::entity::{Holder, holder, live};
 use crate::reports::{Latest, Liveness};
 use crate::serve::authorize;
+use crate::unreadable;
 
 #[cfg(test)]
 mod tests;
 
 /// The status write that `key` needs, if any.
 pub fn plan(ctx: &Context<'_>, key: &Key) -> Option<Change> {
+    if let Some(Stored::Bad(bad)) = ctx.world().external_nodes.get(key) {
+        return unreadable::external_node(ctx, bad);
+    }
     let node = live(ctx.world(), key)?;
     let before = node.status.clone().unwrap_or_default();
     let after = status(ctx, key, node, &before);

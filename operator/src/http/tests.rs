@@ -219,7 +219,7 @@ async fn an_address_in_use_is_told() {
     let taken = listen("[::]:0".parse().unwrap()).await.unwrap();
     let address = taken.local_addr().unwrap();
     let error = listen(address).await.unwrap_err();
-    assert!(crate::log::Chain(&error).to_string().starts_with(&format!("can't listen on {address}: ")));
+    assert!(crds::chain::Chain(&error).to_string().starts_with(&format!("can't listen on {address}: ")));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crds::names::{EntityName, GroupKey, Key, NodeName};
 use crds::wire::{Entry, Group, View};
-use crds::world::{Event, Touch, World, WorldKind};
+use crds::world::{Event, Stored, Touch, World, WorldKind};
 
 use super::compile::{Compiled, compile, tier_name};
 use super::entity::{self, Claims, Entity};
@@ -308,8 +308,11 @@ impl Live {
     }
 
     fn policy(&mut self, key: &Key, touched: &mut Touched) {
-        let stored = self.world.policies.get(key).and_then(|stored| stored.good());
-        let new = stored.map(|policy| Arc::new(compile(key, policy, &self.world)));
+        let stored = self.world.policies.get(key);
+        if matches!(stored, Some(Stored::Bad(_))) {
+            touched.work.insert(Work::Policy(key.clone()));
+        }
+        let new = stored.and_then(Stored::good).map(|policy| Arc::new(compile(key, policy, &self.world)));
         let old = self.resolved.policies.get(key).cloned();
         if old == new {
             return;

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use crds::names::{EntityName, Key, NodeName};
 use crds::policy::{NetworkPolicy, NetworkPolicyStatus, Phase};
 use crds::wire::{Attach, AttachStage, Full, PolicyOutcome};
-use crds::world::WorldKind;
+use crds::world::{Stored, WorldKind};
 
 use super::compile::{Compiled, Problem, Why};
 use super::resolved::Span;
 use crate::change::{Change, object};
 use crate::context::{Context, Say, no, yes};
 use crate::reports::Liveness;
+use crate::unreadable;
 
 #[cfg(test)]
 mod tests;
@@ -21,8 +22,10 @@ const LONGEST: usize = 256;
 
 /// The status write that the policy `key` needs, if any.
 pub fn plan(ctx: &Context<'_>, key: &Key) -> Option<Change> {
-    let stored = ctx.world().policies.get(key)?;
-    let policy = stored.good()?;
+    let policy = match ctx.world().policies.get(key)? {
+        Stored::Good(policy) => policy,
+        Stored::Bad(bad) => return unreadable::policy(ctx, bad),
+    };
     if policy.metadata.deletion_timestamp.is_some() {
         return None;
     }
@@ -58,7 +61,7 @@ struct Count {
 fn count(ctx: &Context<'_>, compiled: &Compiled, span: &Span) -> Count {
     let mut out = Count::default();
     for (node, entities) in span {
-        let meta = ctx.world().external_nodes.get(node.key()).map(crds::world::Stored::meta);
+        let meta = ctx.world().external_nodes.get(node.key()).map(Stored::meta);
         match meta.and_then(|meta| ctx.heard(node.key(), meta)) {
             None => {
                 out.unheard += 1;

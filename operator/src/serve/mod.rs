@@ -4,7 +4,7 @@
 //! request --token--> Identity --authorize (pure)--> node --> stream of frames | report
 //! ```
 //!
-//! Every refusal is told to the client with its reason, and to the log with the identity.
+//! Every refusal is told to the client with its reason; who is not let in, and why, is told to the log, too.
 
 use std::sync::Arc;
 use std::time::Duration;

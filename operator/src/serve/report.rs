@@ -70,5 +70,5 @@ pub(super) async fn read(body: Body, most: usize) -> Result<axum::body::Bytes, R
 }
 
 pub(super) fn bad_request(error: &(dyn std::error::Error + 'static)) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, crate::log::Chain(error).to_string())
+    Refusal::new(StatusCode::BAD_REQUEST, crds::chain::Chain(error).to_string())
 }

@@ -11,9 +11,11 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use crds::hash::Hash;
-use crds::names::{NodeName, Uid};
+use crds::names::{Key, NodeName, Uid};
 use crds::wire::{Frame, Hello, NDJSON, ObjectId, Resume, Update, View, WIRE, WIRE_HEADER};
+use crds::world::World;
 use futures::stream;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -26,7 +28,7 @@ use super::report::{bad_request, read};
 use crate::http::Peer;
 use crate::hub::Told;
 use crate::limit::{self, OpenStream};
-use crate::log::Chain;
+use crds::chain::Chain;
 
 /// How often the token of an open stream is reviewed again.
 const REVIEW: Duration = Duration::from_mins(1);
@@ -188,15 +190,19 @@ fn departed(app: &App, node: &NodeName, uid: Option<&Uid>, identity: &Identity) 
     let live = app.hub.live();
     let world = live.world();
     let known = |uid: &Uid| {
-        world.external_nodes.values().any(|n| n.meta().uid.as_deref() == Some(uid.as_str()) && !is_going(n.meta()))
+        let mut all = world.external_nodes.iter();
+        all.any(|(key, n)| n.meta().uid.as_deref() == Some(uid.as_str()) && !is_going(world, key))
     };
     // an object that is there but can't be read, or can't be told yet, is not gone
-    let there = world.external_nodes.get(node.key()).is_some_and(|n| !is_going(n.meta()));
+    let there = world.external_nodes.contains_key(node.key()) && !is_going(world, node.key());
     uid.is_some_and(|uid| !known(uid)) && !there && is_named(world, identity, node)
 }
 
-fn is_going(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> bool {
-    meta.deletion_timestamp.is_some()
+/// Whether the ExternalNode that stands at `key` is about to be deleted, perhaps with its namespace.
+fn is_going(world: &World, key: &Key) -> bool {
+    let going = |meta: &ObjectMeta| meta.deletion_timestamp.is_some();
+    let namespace = world.namespaces.get(&Key::cluster(key.namespace.clone()));
+    world.external_nodes.get(key).is_some_and(|n| going(n.meta())) || namespace.is_some_and(|n| going(n.meta()))
 }
 
 /// One stream.
@@ -407,14 +413,15 @@ fn departed_or_going(app: &App, node: &NodeName, uid: &Uid) -> bool {
     let live = app.hub.live();
     let world = live.world();
     let Some(stored) = world.external_nodes.get(node.key()) else { return true };
-    let namespace = world.namespaces.get(&crds::names::Key::cluster(node.key().namespace.clone()));
-    let going = is_going(stored.meta()) || namespace.is_some_and(|n| is_going(n.meta()));
-    going && stored.meta().uid.as_deref() == Some(uid.as_str())
+    is_going(world, node.key()) && stored.meta().uid.as_deref() == Some(uid.as_str())
 }
 
 impl App {
-    /// Counts a call by its outcome.
+    /// Counts a call by its outcome. Refusals that are the caller's own trouble are no more than debug lines.
     pub(super) fn count(&self, call: &str, refusal: Option<&Refusal>) {
+        if let Some(refusal) = refusal {
+            tracing::debug!(call, status = refusal.status.as_u16(), reason = refusal.message, "a call was refused");
+        }
         let status = refusal.map_or(200, |r| r.status.as_u16());
         let label = crate::metrics::OfCall { call: call.to_owned(), status };
         self.hub.metrics.calls.get_or_create(&label).inc();
