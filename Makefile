@@ -2,13 +2,16 @@
 # Everything cargo builds has one set of features, so that no step compiles again what another has.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all e2e bench gen lint docs-check build lab-tools setup
+.PHONY: help demo lab test test-all e2e bench gen lint docs-check build lab-tools setup
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Start a control plane and show the product at work
 	@hack/run.sh demo
+
+lab: ## The same control plane, operator and objects, to try things by hand until Ctrl-C
+	@hack/run.sh demo --stay
 
 test: ## Lint, unit tests, laws and the core of the end-to-end tests: what CI runs
 	@hack/test.sh

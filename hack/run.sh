@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds and runs one of e2e's programs, with our own programs and the control plane's ready beside it.
 #
-# Usage: hack/run.sh demo
+# Usage: hack/run.sh demo [--stay]
 #        hack/run.sh bench NAME     optimised; the last line on stdout is the result
 set -euo pipefail
 cd "$(dirname "$0")/.."

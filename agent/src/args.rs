@@ -34,8 +34,8 @@ pub enum Command {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  the view was printed; with --follow: interrupted
-  1  something else went wrong
+  0  the view was printed; with --follow: interrupted, or the ExternalNode was deleted
+  1  something else went wrong, such as an ExternalNode that isn't there
   2  the command line makes no sense
   3  the operator doesn't accept the token, or the identity may not act for the node
   4  no operator could be reached
@@ -59,7 +59,7 @@ pub struct View {
     )]
     pub operator: Vec<Address>,
 
-    /// The CA that vouches for the operator, PEM: ca.crt of the Secret outrider-ca
+    /// The CA that the operator's certificate was issued by, PEM; a self-signed certificate is its own
     #[arg(long, value_name = "FILE", env = "OUTRIDER_CA")]
     pub ca: PathBuf,
 
@@ -71,7 +71,7 @@ pub struct View {
     #[arg(long, value_name = "NAMESPACE/NAME", env = "OUTRIDER_NODE")]
     pub node: Option<NodeName>,
 
-    /// Go on and print each change as it commits, until interrupted
+    /// Go on and print each change as it commits, until interrupted or until the ExternalNode is deleted
     #[arg(long)]
     pub follow: bool,
 

@@ -77,9 +77,13 @@ impl Running {
         }
     }
 
-    async fn interrupt(mut self) -> i32 {
+    async fn interrupt(self) -> i32 {
         let pid = self.child.id().unwrap().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().await.unwrap().success());
+        self.end().await
+    }
+
+    async fn end(mut self) -> i32 {
         timeout(PATIENCE, self.child.wait()).await.expect("an end in time").unwrap().code().unwrap()
     }
 }
@@ -147,9 +151,20 @@ async fn changes_are_printed_as_they_commit_until_an_interrupt() {
     out.update(&view(3).diff(&view(2)));
     out.commit(1);
     assert_eq!(running.until("vm102").await, "    - ExternalEntity vms/vm102  10.0.0.3");
-    out.frame(&Frame::Gone { uid: "u1".into(), reason: "kubectl delete".to_owned() });
-    assert_eq!(running.until("deleted").await, "the ExternalNode u1 was deleted: kubectl delete");
     assert_eq!(running.interrupt().await, 0);
+}
+
+#[tokio::test]
+async fn following_ends_when_the_node_is_deleted() {
+    let site = Site::new();
+    let mut server = site.server().await;
+    let mut running = Running::start(agent(&site, &server.address(), &["--follow"]));
+    let out = server.call().await.stream();
+    out.everything(&view(2), 1);
+    running.until("vms/vm101").await;
+    out.frame(&Frame::Gone { uid: "u1".into(), reason: "kubectl delete".to_owned() });
+    assert_eq!(running.until("gone").await, "gone: kubectl delete (uid u1)");
+    assert_eq!(running.end().await, 0);
 }
 
 #[tokio::test]

@@ -114,6 +114,11 @@ impl Outrider {
         self.address
     }
 
+    /// Where its health and metrics are.
+    pub fn health_address(&self) -> SocketAddr {
+        self.health
+    }
+
     /// The CA of its certificate.
     pub fn ca(&self) -> PathBuf {
         self.pki.file("ca.crt")

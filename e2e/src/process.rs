@@ -183,6 +183,11 @@ impl Program {
         crate::until::until(what, limit, || self.surprise(), look).await
     }
 
+    /// The file that its output goes to.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
     /// What this run wrote to its standard output and error.
     pub fn log(&self) -> String {
         let read = || -> io::Result<String> {

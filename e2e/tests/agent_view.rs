@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use e2e::{Cluster, Outrider, binaries};
 
-const OBJECTS: &str = include_str!("../src/bin/demo.yaml");
+const OBJECTS: &str = include_str!("../../docs/examples/three-machines.yaml");
 
 fn view(operator: &Outrider, token: &std::path::Path, more: &[&str]) -> anyhow::Result<Output> {
     let mut agent = Command::new(binaries::ours("outrider-agent")?);

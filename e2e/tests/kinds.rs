@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 const FULL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/tests/data/full");
-const DEMO: &str = include_str!("../src/bin/demo.yaml");
+const DEMO: &str = include_str!("../../docs/examples/three-machines.yaml");
 
 #[tokio::test]
 async fn objects_that_use_every_field_come_back_whole() -> anyhow::Result<()> {

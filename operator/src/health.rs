@@ -96,10 +96,30 @@ async fn expose(State(metrics): State<Arc<Registry>>) -> Response {
     let mut text = String::new();
     match encode(&mut text, &metrics) {
         Ok(()) => {
-            ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(CONTENT_TYPE, kind)], ordered(&text)).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+/// The same samples with those of one metric in the order of their labels: the encoder has them in none. The buckets of
+/// a histogram are in order already, and in no other.
+fn ordered(text: &str) -> String {
+    let mut blocks: Vec<Vec<&str>> = Vec::new();
+    for line in text.lines() {
+        let begins =
+            line.starts_with('#') && blocks.last().is_none_or(|block| block.iter().any(|l| !l.starts_with('#')));
+        match blocks.last_mut() {
+            Some(block) if !begins => block.push(line),
+            _ => blocks.push(vec![line]),
+        }
+    }
+    for block in blocks.iter_mut().filter(|block| !block.iter().any(|line| line.ends_with(" histogram"))) {
+        let head = block.iter().take_while(|line| line.starts_with('#')).count();
+        block[head..].sort_unstable();
+    }
+    blocks.concat().into_iter().flat_map(|line| [line, "\n"]).collect()
 }
 
 #[cfg(test)]

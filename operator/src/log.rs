@@ -89,7 +89,10 @@ fn subscriber(
     Settings { filter, format }: &Settings,
     writer: BoxMakeWriter,
 ) -> Result<Box<dyn tracing::Subscriber + Send + Sync>, Error> {
-    let filter = EnvFilter::try_new(filter).map_err(|source| Error::Filter { filter: filter.clone(), source })?;
+    // its failures are told by those who watch, once per trouble
+    let quiet = if filter.contains("kube_runtime") { "" } else { ",kube_runtime::watcher=off" };
+    let filter = EnvFilter::try_new(format!("{filter}{quiet}"))
+        .map_err(|source| Error::Filter { filter: filter.clone(), source })?;
     // colours are for eyes: in a file they would stand between a name and its value
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(writer);

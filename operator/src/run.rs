@@ -100,6 +100,7 @@ async fn lead_and_write(
         () = shutdown.cancelled() => return Ok(()),
         () = ready => {}
     }
+    tracing::info!("every kind was listed: agents are served");
     let release = CancellationToken::new();
     let written = async {
         writer.run(shutdown).await;
@@ -140,6 +141,9 @@ async fn observe(hub: Arc<Hub>, leading: channel::Receiver<Leadership>, events: 
             if kind.is_shared() {
                 hub.metrics.foreign_owner.get_or_create(&label).set(i64::from(foreign.is_some()));
             }
+        }
+        if foreign.is_none() && said.take().is_some() {
+            tracing::info!("no other controller owns the kinds of crd.antrea.io any more: they are written again");
         }
         if let Some(why) = foreign
             && said.is_none_or(|at| at.elapsed() >= foreign::SAY)

@@ -210,8 +210,10 @@ impl CallError {
     /// What to do about it.
     pub fn way_out(&self) -> &'static str {
         match self {
-            Self::Ca { .. } => "name a file with the operator's CA: ca.crt of the Secret outrider-ca",
-            Self::Token { .. } => "name a file with a token: kubectl create token NAME --audience outrider",
+            Self::Ca { .. } => "name a file with the CA of the operator's certificate",
+            Self::Token { .. } => {
+                "name a file with a token: kubectl create token NAME -n NAMESPACE --audience outrider"
+            }
             Self::Client(_) => "this is a fault of the agent: please report it",
             Self::Garbage { .. } => "check that the address is an Outrider operator's",
             Self::Unanswered { attempts } => match self.answers().max_by_key(|answer| answer.is_final()) {
@@ -235,9 +237,11 @@ impl CallError {
 
 fn after_answer(status: u16) -> &'static str {
     match status {
-        401 => "get a new token with the audience outrider: kubectl create token NAME --audience outrider",
+        401 => {
+            "get a new token, which lasts an hour without --duration: kubectl create token NAME -n NAMESPACE --audience outrider"
+        }
         403 => "bind this identity to the ExternalNode with an ExternalNodeBinding, or name a node it is bound to",
-        404 => "check that the address is an Outrider operator's",
+        404 => "check the node's name and that it isn't being deleted, and that the address is an Outrider operator's",
         429 | 500..=504 => "wait and try again; if it stays so, look at the log of the operator",
         505 => "install an agent and an operator of the same release",
         _ => "look at the log of the operator",
@@ -259,7 +263,7 @@ fn after_tls(attempt: &Attempt) -> Option<&'static str> {
             | CertificateError::NotValidYetContext { .. },
         ) => "check the clock of this machine and of the operator's",
         rustls::Error::InvalidCertificate(_) => {
-            "check that the CA file is the operator's: ca.crt of the Secret outrider-ca"
+            "check that the CA file is the operator's: the one that its certificate was issued by"
         }
         _ => "check that the address is an Outrider operator's, and that nothing on the way takes TLS apart",
     })

@@ -50,7 +50,7 @@ async fn show(asked: args::View) -> Result<(), Error> {
         if follow {
             tokio::select! {
                 never = follow_on(stream, &operator, &mut mirror, |mirror, news| printer.news(mirror, news)) => match never {},
-                stopped = stopped => return stopped.map_or(Ok(()), |error| Err(error.into())),
+                stopped = stopped => return stopped.map_or(Ok(()), |end| end.map_err(Error::from)),
             }
         }
         Ok(())
@@ -90,12 +90,12 @@ fn say(line: &str) {
 struct Printer {
     json: bool,
     seen: View,
-    stop: Option<oneshot::Sender<io::Error>>,
+    stop: Option<oneshot::Sender<io::Result<()>>>,
 }
 
 impl Printer {
-    /// A printer, and what resolves when it can't print any more.
-    fn new(json: bool) -> (Self, oneshot::Receiver<io::Error>) {
+    /// A printer, and what resolves when there is nothing more to print, or it can't.
+    fn new(json: bool) -> (Self, oneshot::Receiver<io::Result<()>>) {
         let (stop, stopped) = oneshot::channel();
         (Self { json, seen: View::default(), stop: Some(stop) }, stopped)
     }
@@ -110,6 +110,7 @@ impl Printer {
     }
 
     fn news(&mut self, mirror: &Mirror, news: News) {
+        let mut last = false;
         let text = match news {
             News::Told(Told::Commit(revision)) => {
                 let before = std::mem::replace(&mut self.seen, mirror.view().clone());
@@ -117,22 +118,20 @@ impl Printer {
                 changes(&before, mirror.view(), &revision)
             }
             News::Told(Told::Gone { uid, reason }) => {
-                if self.json {
-                    json::gone(&uid, &reason)
-                } else {
-                    format!("the ExternalNode {uid} was deleted: {}\n", one_line(&reason))
-                }
+                last = true;
+                if self.json { json::gone(&uid, &reason) } else { format!("gone: {} (uid {uid})\n", one_line(&reason)) }
             }
             News::Told(Told::Hello | Told::Ping) => return,
             News::Lost { error, retry_in } => {
                 return say(&format!("{}; will try again in {:.1} s", Chain(&error), retry_in.as_secs_f32()));
             }
         };
-        if let Err(error) = print(&text)
+        let printed = print(&text);
+        if (last || printed.is_err())
             && let Some(stop) = self.stop.take()
         {
             // The other end only goes away with the whole program.
-            let _ = stop.send(error);
+            let _ = stop.send(printed);
         }
     }
 }

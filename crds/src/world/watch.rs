@@ -42,8 +42,24 @@ impl Backoff for Delays {
     }
 }
 
-fn backoff() -> ResetTimerBackoff<Delays> {
-    ResetTimerBackoff::new(Delays::default(), Duration::from_secs(30))
+/// [`Delays`] that begin anew only after half a minute without a failure. A watch that fails for good says between two
+/// tries that it begins, and that must not count as a success.
+struct Patient(ResetTimerBackoff<Delays>);
+
+impl Iterator for Patient {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for Patient {
+    fn reset(&mut self) {}
+}
+
+fn backoff() -> Patient {
+    Patient(ResetTimerBackoff::new(Delays::default(), Duration::from_secs(30)))
 }
 
 impl WorldKind {
@@ -95,7 +111,13 @@ async fn follow(
 ) {
     let mut stream = std::pin::pin!(stream);
     let mut list = Vec::new();
+    let mut trouble: Option<String> = None;
     while let Some(item) = stream.next().await {
+        if let Ok(watcher::Event::InitDone | watcher::Event::Apply(_) | watcher::Event::Delete(_)) = &item
+            && trouble.take().is_some()
+        {
+            tracing::info!(%kind, "the watch goes on");
+        }
         let event = match item {
             Ok(watcher::Event::Init) => {
                 list.clear();
@@ -109,11 +131,19 @@ async fn follow(
             Ok(watcher::Event::Apply(object)) => Event::Put(Object::decode(kind, object)),
             Ok(watcher::Event::Delete(object)) => Event::Delete(Object::decode(kind, object)),
             Err(error) if is_absent(&error) => {
+                trouble = None;
                 tracing::debug!(%kind, "not installed: counts as an empty list");
                 Event::Listed(kind, Vec::new())
             }
             Err(error) => {
-                tracing::warn!(%kind, error = %Chain(&error), "the watch failed and is tried again");
+                let error = Chain(&error).to_string();
+                // each trouble once, not at each try
+                if trouble.as_ref() == Some(&error) {
+                    tracing::debug!(%kind, error, "the watch failed again");
+                } else {
+                    tracing::warn!(%kind, error, "the watch failed and is tried again");
+                    trouble = Some(error);
+                }
                 continue;
             }
         };
@@ -133,6 +163,8 @@ fn is_absent(error: &watcher::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
     use futures::stream;
     use kube::core::Status;
@@ -173,6 +205,38 @@ mod tests {
             Ok(Apply(node("c"))),
         ];
         assert_eq!(events_of(items).await, [(true, 2), (false, 1)]);
+    }
+
+    /// Answers that come with the status `code`, through everything that stands between a client and us; how long
+    /// after the begin each question came.
+    async fn asked_within(code: u16, time: Duration) -> Vec<Duration> {
+        let (begin, asked) = (tokio::time::Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let times = Arc::clone(&asked);
+        let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
+            times.lock().unwrap().push(begin.elapsed());
+            let status = Status::failure("no", "No").with_code(code);
+            let body = kube::client::Body::from(serde_json::to_vec(&status).unwrap());
+            let answer = hyper::Response::builder().status(code).body(body).unwrap();
+            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+        });
+        let (sender, mut receiver) = mpsc::channel(1024);
+        let watching = watch(Client::new(service, "default"), WorldKind::ExternalNode, sender);
+        let ended = tokio::time::timeout(time, async {
+            tokio::join!(watching, async { while receiver.recv().await.is_some() {} })
+        });
+        assert!(ended.await.is_err(), "a watch goes on for ever");
+        asked.lock().unwrap().clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_for_good_is_asked_for_more_and_more_seldom() {
+        for code in [403, 404, 500] {
+            let asked = asked_within(code, Duration::from_mins(2)).await;
+            // doubling from 0.2 s to 5 s, each 0.5 to 1 of that
+            assert!((24..=60).contains(&asked.len()), "{code}: asked {} times in two minutes", asked.len());
+            let last: Vec<_> = asked.windows(2).map(|two| two[1].saturating_sub(two[0])).skip(6).collect();
+            assert!(last.iter().all(|wait| *wait >= Duration::from_millis(2500)), "{code}: {last:?}");
+        }
     }
 
     #[tokio::test]

@@ -1,9 +1,11 @@
 //! `make demo`: a control plane, the operator, three machines and a policy, from nothing to nothing.
+//! `make lab`: the same, which stays until it is interrupted, for whoever wants to try something by hand.
 //!
 //! What is printed on stdout is the same at every run but for hashes, uids and ages; timings go to stderr. Every step is
 //! checked, and the program fails when one is not as it should be.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -13,19 +15,33 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-const OBJECTS: &str = include_str!("demo.yaml");
+const EXAMPLE: &str = "docs/examples/three-machines.yaml";
+const OBJECTS: &str = include_str!("../../../docs/examples/three-machines.yaml");
+/// How long `make lab` stays at most: as long as the operator's token lasts.
+const LAB: Duration = Duration::from_hours(2);
 const BEAT: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let stay = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => false,
+        ["--stay"] => true,
+        _ => bail!("the only argument is --stay, not {arguments:?}"),
+    };
     let start = Instant::now();
     let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
     lap(start, "the control plane is up");
     let operator = Outrider::start(&cluster, BEAT).await?;
     lap(start, "the operator is ready");
 
+    if stay {
+        cluster.apply(OBJECTS).await?;
+        return stay_here(&cluster, operator).await;
+    }
     title("Three machines outside the cluster, and a policy: only web machines reach the database's port 5432");
     cluster.apply(OBJECTS).await?;
+    print(&format!("(they are in {EXAMPLE}; make lab starts the same and stays)"));
     let objects = ["get", "externalnodes,externalentities,antreaagentinfos,networkpolicies.crd.antrea.io", "-n", "vms"];
     cluster.until("every machine has its entity and its AgentInfo", async || everything_stands(&cluster).await).await?;
     print(&cluster.kubectl(&objects).await?);
@@ -57,6 +73,35 @@ async fn main() -> anyhow::Result<()> {
     drop(cluster);
     lap(start, "everything is gone again");
     Ok(())
+}
+
+/// Tells how to reach everything, and leaves it to the user until an interrupt or the end of a program.
+async fn stay_here(cluster: &Cluster, operator: Outrider) -> anyhow::Result<()> {
+    let tools = cluster.kubectl_path();
+    let agent = e2e::binaries::ours("outrider-agent")?;
+    let folder = |path: &Path| path.parent().unwrap_or(path).display().to_string();
+    let (address, health, ca) = (operator.address(), operator.health_address(), operator.ca());
+    print(&format!(
+        "\n# {EXAMPLE} is applied. In another shell:\n\n\
+         export KUBECONFIG={}\n\
+         export PATH={}:{}:$PATH\n\
+         kubectl get en,ee,annp,enb -n vms\n\
+         kubectl create token db1 -n vms --audience outrider > /tmp/db1.token\n\
+         outrider-agent view --operator {address} --ca {} --token-file /tmp/db1.token --node vms/db1 --follow\n\
+         curl -s http://{health}/metrics\n\n\
+         # The operator's log is {}. Interrupt (Ctrl-C) to end everything.",
+        cluster.kubeconfig().display(),
+        folder(&tools),
+        folder(&agent),
+        ca.display(),
+        operator.program.log_path().display(),
+    ));
+    let ended = cluster.until_within(LAB, "the end", async || false);
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("can't listen to signals")?,
+        ended = ended => return ended,
+    }
+    operator.stop().await
 }
 
 async fn everything_stands(cluster: &Cluster) -> anyhow::Result<bool> {

@@ -142,9 +142,12 @@ fn joined(ctx: &Context<'_>, key: &Key, node: &ExternalNode, before: &ExternalNo
             "no ExternalNodeBinding of the namespace covers this ExternalNode, so no agent may act for it",
         ),
         (true, true) => yes("Connected", ""),
-        (false, true) => {
-            no("NeverSeen", "no agent has reported yet; is its NODE_NAME this object's namespace and name?")
-        }
+        (false, true) => no(
+            "NeverSeen",
+            format!(
+                "no agent has reported yet; does one run there, with NODE_NAME {key} and a token of a bound identity?"
+            ),
+        ),
     }
 }
 

@@ -150,8 +150,21 @@ fn realizable(compiled: &Compiled, span: &Span, count: &Count) -> Say {
         return no(first.why.as_str(), all.join("; "));
     }
     match (span.is_empty(), count.reachable) {
-        (true, _) => no("NoMatchingNodes", "appliedTo selects no ExternalEntity of a live ExternalNode"),
-        (false, 0) => no("NoReachableNodes", "none of the selected nodes is heard"),
+        (true, _) => no(
+            "NoMatchingNodes",
+            format!(
+                "appliedTo selects no ExternalEntity of a live ExternalNode; compare with the labels that kubectl get ee -n {} --show-labels shows",
+                compiled.policy.namespace
+            ),
+        ),
+        (false, 0) => {
+            let names: Vec<_> = span.keys().take(8).map(ToString::to_string).collect();
+            let more = if span.len() > names.len() { ", …" } else { "" };
+            no(
+                "NoReachableNodes",
+                format!("none of the selected nodes ({}) is heard: {}{more}", span.len(), names.join(", ")),
+            )
+        }
         (false, _) => yes("Realizable", ""),
     }
 }

@@ -118,7 +118,8 @@ impl Caller {
             Decision::Allow(node) => Ok(node),
             Decision::Deny(reason) => {
                 let (peer, identity) = (self.peer, &self.who.identity);
-                tracing::warn!(%peer, %identity, call = verb.as_str(), reason, "refused: not allowed");
+                let node = target.map(tracing::field::display);
+                tracing::warn!(%peer, %identity, node, call = verb.as_str(), reason, "refused: not allowed");
                 Err(Refusal::new(StatusCode::FORBIDDEN, reason))
             }
         }
