@@ -2,13 +2,16 @@
 # What CI runs: lint, unit tests and laws, and the end-to-end tests, on real parts that are built in the background.
 #
 # Usage: hack/test.sh          all but the tests that are marked #[ignore] for their length
-#        hack/test.sh --all    those, too
+#        hack/test.sh --all    those, too, and the laws with more cases
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . hack/lib.sh
 
 arguments=()
-[ "${1:-}" != --all ] || arguments=(-- --include-ignored)
+if [ "${1:-}" = --all ]; then
+  arguments=(-- --include-ignored)
+  export OUTRIDER_LAW_CASES=${OUTRIDER_LAW_CASES:-2000}
+fi
 
 hack/setup.sh
 
