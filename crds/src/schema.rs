@@ -74,9 +74,9 @@ pub(crate) fn protocol(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "enum": ["TCP", "UDP", "SCTP"]})
 }
 
-/// A port by number or by name.
+/// A port by number or by name. The bounds are the numbers'.
 pub(crate) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"x-kubernetes-int-or-string": true})
+    json_schema!({"x-kubernetes-int-or-string": true, "minimum": 0, "maximum": 65535})
 }
 
 /// Whether a rule acts or only counts.

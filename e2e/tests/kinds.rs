@@ -47,6 +47,77 @@ async fn objects_that_use_every_field_come_back_whole() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Specs and what the API server's refusal has in it; none when it takes them.
+const SPECS: &[(WorldKind, &str, Option<&str>)] = &[
+    (WorldKind::ExternalNode, "{interfaces: [{ips: [10.0.0.5, '2001:db8::5']}]}", None),
+    (WorldKind::ExternalNode, "{interfaces: [{name: eth0, ips: [10.0.0.5]}, {name: eth1, ips: [10.0.1.5]}]}", None),
+    (WorldKind::ExternalNode, "{interfaces: [{mac: '02:00:00:00:00:01', allowedCIDRs: [10.0.0.0/16]}]}", None),
+    (WorldKind::ExternalNode, "{interfaces: [{}]}", Some("interfaces[0]")),
+    (WorldKind::ExternalNode, "{interfaces: []}", Some("interfaces")),
+    (WorldKind::ExternalNode, "{interfaces: [{ips: []}]}", Some("ips")),
+    (WorldKind::ExternalNode, "{interfaces: [{ips: [10.0.0.300]}]}", Some("ips[0]")),
+    (WorldKind::ExternalNode, "{interfaces: [{ips: [127.0.0.1]}]}", Some("ips[0]")),
+    (WorldKind::ExternalNode, "{interfaces: [{ips: ['fe80::1']}]}", Some("ips[0]")),
+    (WorldKind::ExternalNode, "{interfaces: [{name: a, allowedCIDRs: [10.0.0.0/33]}]}", Some("allowedCIDRs[0]")),
+    (WorldKind::ExternalNode, "{interfaces: [{ips: [10.0.0.5]}, {name: b, ips: [10.0.0.6]}]}", Some("needs a name")),
+    (WorldKind::ExternalNode, "{interfaces: [{name: b, ips: [10.0.0.5]}, {name: b, ips: [10.0.0.6]}]}", Some("unique")),
+    (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Drop, ports: [{protocol: TCP, port: http}]}]}", None),
+    (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Drop, ports: [{port: 0}, {port: 65535}]}]}", None),
+    (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Drop, ports: [{port: 65536}]}]}", Some("ports[0].port")),
+    (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Drop, ports: [{port: -1}]}]}", Some("ports[0].port")),
+    (
+        WorldKind::NetworkPolicy,
+        "{priority: 5, RULES: [{action: Drop, ports: [{port: 4294967318}]}]}",
+        Some("ports[0].port"),
+    ),
+    (
+        WorldKind::NetworkPolicy,
+        "{priority: 5, RULES: [{action: Drop, ports: [{port: 1, endPort: 65536}]}]}",
+        Some("endPort"),
+    ),
+    (
+        WorldKind::NetworkPolicy,
+        "{priority: 5, RULES: [{action: Drop, PEERS: [{ipBlock: {cidr: 10.0.0.0/33}}]}]}",
+        Some("cidr"),
+    ),
+    (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Drop, PEERS: [{ipBlock: {cidr: 'fd00::/8'}}]}]}", None),
+    (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Shrug}]}", Some("action")),
+    (WorldKind::NetworkPolicy, "{priority: five, RULES: [{action: Drop}]}", Some("priority")),
+    (WorldKind::NetworkPolicy, "{RULES: [{action: Drop}]}", Some("priority")),
+    (WorldKind::Binding, "{subjects: [{kind: User, name: u}], externalNodes: ['*']}", None),
+    (WorldKind::Binding, "{subjects: [{kind: User, name: u}], nodeSelector: {}}", None),
+    (WorldKind::Binding, "{subjects: [{kind: User, name: u}]}", Some("exactly one")),
+    (
+        WorldKind::Binding,
+        "{subjects: [{kind: User, name: u}], externalNodes: [a], nodeSelector: {}}",
+        Some("exactly one"),
+    ),
+    (WorldKind::Binding, "{subjects: [{kind: ServiceAccount, name: u}], externalNodes: [a]}", Some("namespace")),
+    (WorldKind::Binding, "{subjects: [], externalNodes: [a]}", Some("subjects")),
+];
+
+#[tokio::test]
+async fn the_definitions_refuse_what_can_mean_nothing_and_name_the_field() -> anyhow::Result<()> {
+    let cluster = Cluster::shared().await?;
+    let params = PostParams { dry_run: true, ..PostParams::default() };
+    for (kind, spec, wanted) in SPECS {
+        let api: Api<DynamicObject> = Api::namespaced_with(cluster.client.clone(), "default", &kind.api_resource());
+        for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
+            let spec = spec.replace("RULES", &format!("appliedTo: [{{externalEntitySelector: {{}}}}], {rules}"));
+            let spec = spec.replace("PEERS", peers);
+            let mut object = DynamicObject::new("a", &kind.api_resource());
+            object.data = json!({"spec": serde_saphyr::from_str::<Value>(&spec)?});
+            let refusal = api.create(&params, &object).await.err().map(|error| error.to_string());
+            match (wanted, refusal) {
+                (None, None) => {}
+                (Some(field), Some(refusal)) if refusal.contains(field) => {}
+                (wanted, refusal) => anyhow::bail!("{kind} {spec}: wanted {wanted:?}, got {refusal:?}"),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Equal but for defaults that were added and for a number's spelling.
 fn same(kept: &Value, wanted: &Value) -> bool {
     match (kept, wanted) {
@@ -93,7 +164,7 @@ async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow
     cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
 
     cluster.kubectl(&["delete", "crd", "externalnodes.crd.antrea.io"]).await?;
-    let warned = async || operator.program.log().contains("the kind ExternalNode is going or gone");
+    let warned = async || operator.program.log().contains("the kind ExternalNode is going, gone or not served");
     // the stream is read all the while: what comes are pings, or changes of the view, and never the last word
     let told = async {
         loop {
@@ -112,6 +183,46 @@ async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow
     let mut late = operator.machine("vms/db1", &token)?;
     let refusal = format!("{:#}", late.connect().await.err().context("it was let in")?);
     ensure!(!refusal.contains("gone:"), "a machine that came back was told that it is gone: {refusal}");
+    operator.stop().await
+}
+
+#[tokio::test]
+async fn a_version_that_is_no_longer_served_releases_nobody() -> anyhow::Result<()> {
+    let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
+    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
+    cluster.apply(DEMO).await?;
+    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
+    let mut db1 = operator.machine("vms/db1", &token)?;
+    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
+    let kind = "externalnodes.crd.antrea.io";
+    let mut other = serde_json::to_value(definitions.get(kind).await?)?["spec"]["versions"][0].take();
+    (other["name"], other["storage"]) = (json!("v1beta1"), json!(false));
+    let serve = async |ours: bool| {
+        let patch = serde_json::from_value(json!([
+            {"op": "replace", "path": "/spec/versions/0/served", "value": ours},
+            {"op": if ours { "remove" } else { "add" }, "path": "/spec/versions/1", "value": other},
+        ]))?;
+        definitions.patch(kind, &PatchParams::default(), &Patch::<()>::Json(patch)).await.map(|_| ())?;
+        anyhow::Ok(())
+    };
+    serve(false).await?;
+    let noticed = async || operator.program.log().contains("installed, but not served in this version");
+    cluster.until("the operator has noticed", noticed).await?;
+    serve(true).await?;
+    let another = r"
+{apiVersion: crd.antrea.io/v1beta1, kind: NetworkPolicy, metadata: {name: later, namespace: vms},
+ spec: {priority: 9, appliedTo: [{externalEntitySelector: {matchLabels: {role: db}}}], ingress: [{action: Drop}]}}";
+    cluster.apply(another).await?;
+    while db1.policies() != ["db-from-web", "later"] {
+        db1.until_commit().await.context("the stream from before goes on")?;
+    }
+    let entities: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), "vms", &WorldKind::ExternalEntity.api_resource());
+    let deletions = cluster.audit()?.by(e2e::outrider::USER).verb("delete");
+    ensure!(deletions.is_empty(), "{} objects were deleted", deletions.len());
+    ensure!(entities.list(&ListParams::default()).await?.items.len() == 3, "each machine has its entity");
     operator.stop().await
 }
 

@@ -104,9 +104,11 @@ impl Hub {
         views.retain(|_, sender| sender.receiver_count() > 0);
         let mut revision = None;
         // few nodes of a large fleet are connected here, or few of the connected ones are touched: go by the fewer
-        let told: Vec<_> = match touched.nodes.len() < views.len() {
-            true => touched.nodes.iter().filter_map(|name| views.get_key_value(name)).collect(),
-            false => views.iter().filter(|(name, _)| touched.nodes.contains(*name)).collect(),
+        // who may be judged otherwise is told the same view again, and looks
+        let Touched { nodes, judged, .. } = touched;
+        let told: Vec<_> = match nodes.len() + judged.len() < views.len() {
+            true => nodes.union(judged).filter_map(|name| views.get_key_value(name)).collect(),
+            false => views.iter().filter(|(name, _)| nodes.contains(*name) || judged.contains(*name)).collect(),
         };
         for (name, sender) in told {
             let revision = revision.get_or_insert_with(|| self.next_revision()).clone();

@@ -234,6 +234,20 @@ impl Objects {
     }
 
     /// The last object alone, as JSON.
+    /// Each as a watch says that it is there.
+    pub(crate) fn put(self) -> Vec<Event> {
+        self.decoded().map(Event::Put).collect()
+    }
+
+    /// Each as a watch says that it is deleted.
+    pub(crate) fn deleted(self) -> Vec<Event> {
+        self.decoded().map(Event::Delete).collect()
+    }
+
+    fn decoded(self) -> impl Iterator<Item = Object> {
+        self.0.into_iter().map(|(kind, value)| Object::decode(kind, *dynamic(value)))
+    }
+
     pub(crate) fn json(mut self) -> Value {
         self.0.pop().unwrap().1
     }

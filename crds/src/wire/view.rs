@@ -519,7 +519,8 @@ impl View {
         node.chain(policies).chain(self.groups.values().map(|e| e.id())).collect()
     }
 
-    fn contains(&self, id: &ObjectId) -> bool {
+    /// Whether there is such an object.
+    pub fn contains(&self, id: &ObjectId) -> bool {
         match id {
             ObjectId::Node(key) => self.node.as_ref().is_some_and(|node| node.key() == key),
             ObjectId::Group(key) => self.groups.contains_key(key),

@@ -1,12 +1,14 @@
 //! One watch per kind, each ending in [`Event`]s: the only door through which objects come in.
 //!
 //! A list counts only when it is whole: objects of an unfinished one wait, and a failed page begins it again. A kind
-//! that isn't installed is an empty list, asked for again from time to time.
+//! that isn't installed is an empty list, asked for again from time to time. One that is installed and not served in our
+//! version is trouble, and what was seen of it stays.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::future::BoxFuture;
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
 use kube::api::{ApiResource, GroupVersionKind, PartialObjectMeta};
 use kube::core::DynamicObject;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
@@ -78,12 +80,19 @@ impl WorldKind {
 /// Feeds `events` with everything that happens to `kind`, until the receiver is gone.
 pub async fn watch(client: Client, kind: WorldKind, events: mpsc::Sender<Event>) {
     let (resource, config) = (kind.api_resource(), watcher::Config::default());
+    let definitions =
+        Api::<PartialObjectMeta<DynamicObject>>::all_with(client.clone(), &WorldKind::Definition.api_resource());
+    let definition = format!("{}.{}", resource.plural, resource.group);
+    let installed = move || {
+        let (definitions, definition) = (definitions.clone(), definition.clone());
+        async move { Ok(definitions.get_metadata_opt(&definition).await?.is_some()) }.boxed()
+    };
     if kind.is_bare() {
         let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(client, &resource);
-        follow(kind, watcher(api, config).map_ok(bare).backoff(backoff()), events).await;
+        follow(kind, watcher(api, config).map_ok(bare).backoff(backoff()), installed, events).await;
     } else {
         let api = Api::<DynamicObject>::all_with(client, &resource);
-        follow(kind, watcher(api, config).backoff(backoff()), events).await;
+        follow(kind, watcher(api, config).backoff(backoff()), installed, events).await;
     }
 }
 
@@ -103,10 +112,11 @@ fn bare(event: watcher::Event<PartialObjectMeta<DynamicObject>>) -> watcher::Eve
     }
 }
 
-/// The loop of [`watch`] over any stream of watch events.
+/// The loop of [`watch`] over any stream of watch events. `installed`: whether the kind has a definition.
 async fn follow(
     kind: WorldKind,
     stream: impl Stream<Item = Result<watcher::Event<DynamicObject>, watcher::Error>>,
+    installed: impl Fn() -> BoxFuture<'static, Result<bool, kube::Error>>,
     events: mpsc::Sender<Event>,
 ) {
     let mut stream = std::pin::pin!(stream);
@@ -130,13 +140,21 @@ async fn follow(
             Ok(watcher::Event::InitDone) => Event::Listed(kind, std::mem::take(&mut list)),
             Ok(watcher::Event::Apply(object)) => Event::Put(Object::decode(kind, object)),
             Ok(watcher::Event::Delete(object)) => Event::Delete(Object::decode(kind, object)),
-            Err(error) if is_absent(&error) => {
-                trouble = None;
-                tracing::debug!(%kind, "not installed: counts as an empty list");
-                Event::Listed(kind, Vec::new())
-            }
             Err(error) => {
-                let error = Chain(&error).to_string();
+                let why = match is_unknown(&error).then_some(installed().await) {
+                    Some(Ok(false)) => None,
+                    Some(Ok(true)) => Some("the kind is installed, but not served in this version".to_owned()),
+                    Some(Err(error)) => Some(Chain(&error).to_string()),
+                    None => Some(Chain(&error).to_string()),
+                };
+                let Some(error) = why else {
+                    trouble = None;
+                    tracing::debug!(%kind, "not installed: counts as an empty list");
+                    if events.send(Event::Listed(kind, Vec::new())).await.is_err() {
+                        return;
+                    }
+                    continue;
+                };
                 // each trouble once, not at each try
                 if trouble.as_ref() == Some(&error) {
                     tracing::debug!(%kind, error, "the watch failed again");
@@ -154,7 +172,7 @@ async fn follow(
 }
 
 /// Whether the server doesn't know the resource. A watch that expired (410) isn't that.
-fn is_absent(error: &watcher::Error) -> bool {
+fn is_unknown(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(source) | watcher::Error::WatchStartFailed(source)) = error else {
         return false;
     };
@@ -178,9 +196,12 @@ mod tests {
         watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
     }
 
-    async fn events_of(items: Vec<Result<watcher::Event<DynamicObject>, watcher::Error>>) -> Vec<(bool, usize)> {
+    async fn events_of(
+        items: Vec<Result<watcher::Event<DynamicObject>, watcher::Error>>,
+        installed: bool,
+    ) -> Vec<(bool, usize)> {
         let (sender, mut receiver) = mpsc::channel(16);
-        follow(WorldKind::Node, stream::iter(items), sender).await;
+        follow(WorldKind::Node, stream::iter(items), move || async move { Ok(installed) }.boxed(), sender).await;
         let mut seen = Vec::new();
         while let Some(event) = receiver.recv().await {
             seen.push(match event {
@@ -204,7 +225,7 @@ mod tests {
             Ok(InitDone),
             Ok(Apply(node("c"))),
         ];
-        assert_eq!(events_of(items).await, [(true, 2), (false, 1)]);
+        assert_eq!(events_of(items, true).await, [(true, 2), (false, 1)]);
     }
 
     /// Answers that come with the status `code`, through everything that stands between a client and us; how long
@@ -212,8 +233,10 @@ mod tests {
     async fn asked_within(code: u16, time: Duration) -> Vec<Duration> {
         let (begin, asked) = (tokio::time::Instant::now(), Arc::new(Mutex::new(Vec::new())));
         let times = Arc::clone(&asked);
-        let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
-            times.lock().unwrap().push(begin.elapsed());
+        let service = tower::service_fn(move |request: hyper::Request<kube::client::Body>| {
+            if !request.uri().path().contains("customresourcedefinitions") {
+                times.lock().unwrap().push(begin.elapsed());
+            }
             let status = Status::failure("no", "No").with_code(code);
             let body = kube::client::Body::from(serde_json::to_vec(&status).unwrap());
             let answer = hyper::Response::builder().status(code).body(body).unwrap();
@@ -221,9 +244,10 @@ mod tests {
         });
         let (sender, mut receiver) = mpsc::channel(1024);
         let watching = watch(Client::new(service, "default"), WorldKind::ExternalNode, sender);
-        let ended = tokio::time::timeout(time, async {
-            tokio::join!(watching, async { while receiver.recv().await.is_some() {} })
-        });
+        let ended = tokio::time::timeout(
+            time,
+            Box::pin(async { tokio::join!(watching, async { while receiver.recv().await.is_some() {} }) }),
+        );
         assert!(ended.await.is_err(), "a watch goes on for ever");
         asked.lock().unwrap().clone()
     }
@@ -231,7 +255,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_fails_for_good_is_asked_for_more_and_more_seldom() {
         for code in [403, 404, 500] {
-            let asked = asked_within(code, Duration::from_mins(2)).await;
+            let asked = Box::pin(asked_within(code, Duration::from_mins(2))).await;
             // doubling from 0.2 s to 5 s, each 0.5 to 1 of that
             assert!((24..=60).contains(&asked.len()), "{code}: asked {} times in two minutes", asked.len());
             let last: Vec<_> = asked.windows(2).map(|two| two[1].saturating_sub(two[0])).skip(6).collect();
@@ -241,9 +265,10 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_kind_that_is_not_installed_counts_as_empty() {
-        assert_eq!(events_of(vec![Err(failed(404))]).await, [(true, 0)]);
+        assert_eq!(events_of(vec![Err(failed(404))], false).await, [(true, 0)]);
+        assert_eq!(events_of(vec![Err(failed(404))], true).await, [], "it is there, and another version is served");
         for code in [401, 403, 410, 429, 500, 503] {
-            assert_eq!(events_of(vec![Err(failed(code))]).await, [], "{code}");
+            assert_eq!(events_of(vec![Err(failed(code))], false).await, [], "{code}");
         }
     }
 }

@@ -62,9 +62,11 @@ struct Selected {
 pub struct Touched {
     /// Nodes whose view may differ; the others' is the same.
     pub nodes: HashSet<NodeName>,
+    /// Nodes for which others may act than before.
+    pub judged: HashSet<NodeName>,
     /// Objects that may have to be written.
     pub work: BTreeSet<Work>,
-    /// Whether somebody may act for other nodes than before.
+    /// Whether that may be so of any node.
     pub bindings: bool,
 }
 
@@ -186,6 +188,8 @@ impl Live {
         let addresses = interfaces.flat_map(|(interface, status)| addresses::of(interface, status)).collect();
         touched.work.extend(self.index.put(key, body.is_some(), addresses).into_iter().map(Work::Node));
         touched.work.insert(Work::Node(key.clone()));
+        // its labels say who may act for it
+        touched.judged.insert(name.clone());
         touched.work.extend(self.bindings_of(&key.namespace));
         let before = self.claimed.remove(key).unwrap_or_default();
         for id in before.difference(&wanted) {

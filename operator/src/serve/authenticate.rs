@@ -13,6 +13,7 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::authorize::Identity;
 
@@ -24,6 +25,9 @@ const REMEMBERED: usize = 20_000;
 
 /// Reviews under way at once: a flood of tokens must not become a flood at the API server.
 const AT_ONCE: usize = 32;
+
+/// How long one review may take, its wait for a turn included.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest token that is looked at, in bytes.
 const LONGEST: usize = 16 * 1024;
@@ -52,6 +56,9 @@ pub enum Error {
     /// The API server could not be asked.
     #[error("the token can't be reviewed now")]
     Unavailable(#[source] Box<kube::Error>),
+    /// The API server didn't answer in time.
+    #[error("the API server didn't review the token within {} s", PATIENCE.as_secs())]
+    Late,
 }
 
 type Known = Result<Arc<Authenticated>, (String, String)>;
@@ -61,7 +68,10 @@ pub struct Authenticator {
     reviews: Api<TokenReview>,
     /// By the SHA-256 of the token: the token itself is never kept.
     known: Mutex<HashMap<[u8; 32], (Instant, Known)>>,
-    permits: Semaphore,
+    /// Turns of those who come.
+    comers: Semaphore,
+    /// Turns of those who are here: a flood of strangers must not end their streams.
+    residents: Semaphore,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -73,7 +83,12 @@ impl std::fmt::Debug for Authenticator {
 impl Authenticator {
     /// Asks through `client`.
     pub fn new(client: Client) -> Self {
-        Self { reviews: Api::all(client), known: Mutex::default(), permits: Semaphore::new(AT_ONCE) }
+        Self {
+            reviews: Api::all(client),
+            known: Mutex::default(),
+            comers: Semaphore::new(AT_ONCE),
+            residents: Semaphore::new(AT_ONCE),
+        }
     }
 
     /// Who `token` belongs to, by an answer that may be `BELIEVED` old.
@@ -84,13 +99,17 @@ impl Authenticator {
             Some((at, known)) if at.elapsed() < BELIEVED => {
                 known.map_err(|(claimed, reason)| Error::Rejected { claimed, reason })
             }
-            _ => self.review(token).await,
+            _ => self.ask_and_remember(token, &self.comers).await,
         }
     }
 
-    /// Who `token` belongs to, asked now.
+    /// Who `token` of an open stream belongs to, asked now.
     pub async fn review(&self, token: &str) -> Result<Arc<Authenticated>, Error> {
-        let known = self.ask(token).await?;
+        self.ask_and_remember(token, &self.residents).await
+    }
+
+    async fn ask_and_remember(&self, token: &str, turns: &Semaphore) -> Result<Arc<Authenticated>, Error> {
+        let known = timeout(PATIENCE, self.ask(token, turns)).await.unwrap_or(Err(Error::Late))?;
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= REMEMBERED {
             all.retain(|_, (at, _)| at.elapsed() < BELIEVED);
@@ -102,12 +121,12 @@ impl Authenticator {
         known.map_err(|(claimed, reason)| Error::Rejected { claimed, reason })
     }
 
-    async fn ask(&self, token: &str) -> Result<Known, Error> {
+    async fn ask(&self, token: &str, turns: &Semaphore) -> Result<Known, Error> {
         let claims = Claims::read(token);
         if token.len() > LONGEST {
             return Ok(Err((claims.subject, "it is too long".to_owned())));
         }
-        let _permit = self.permits.acquire().await;
+        let _permit = turns.acquire().await;
         let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec![AUDIENCE.to_owned()]) };
         let review = TokenReview { spec, ..TokenReview::default() };
         let answer = self.reviews.create(&PostParams::default(), &review).await;

@@ -24,6 +24,8 @@ pub mod authorize;
 mod refusal;
 mod report;
 pub mod standing;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 /// What the handlers share.
@@ -37,6 +39,8 @@ pub struct App {
     pub standing: standing::Standing,
     /// Bounds per identity.
     pub limits: Limits,
+    /// Which refusals are told to the log.
+    pub refusals: refusal::Refusals,
     /// Whether this replica leads.
     pub leading: channel::Receiver<Leadership>,
     /// How often agents report.
@@ -59,6 +63,7 @@ impl App {
             authenticator: authenticate::Authenticator::new(client.clone()),
             standing: standing::Standing::new(client),
             limits: Limits::new(crate::limit::Settings::default()),
+            refusals: refusal::Refusals::default(),
             leading,
             beat,
             shutdown,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
@@ -14,17 +15,18 @@ use crds::hash::Hash;
 use crds::names::{Key, NodeName, Uid};
 use crds::wire::{Frame, Hello, NDJSON, ObjectId, Resume, Update, View, WIRE, WIRE_HEADER};
 use crds::world::World;
+use futures::future::BoxFuture;
 use futures::stream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::App;
 use super::authenticate::{Authenticated, Error};
 use super::authorize::{Decision, Identity, Verb, authorize, is_named};
 use super::refusal::Refusal;
 use super::report::{bad_request, read};
+use super::{App, standing};
 use crate::http::Peer;
 use crate::hub::Told;
 use crate::limit::{self, OpenStream};
@@ -36,8 +38,24 @@ const REVIEW: Duration = Duration::from_mins(1);
 /// How soon what could not be asked is asked again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The largest list of what an agent has, in bytes.
-const LARGEST: usize = 16 << 20;
+/// The largest list of what an agent has, in bytes: some 40,000 objects.
+const LARGEST: usize = 4 << 20;
+
+/// How many objects more than it should have an agent may have before it is told everything instead.
+const STRAY: usize = 1000;
+
+/// How often it is said at most that a missing node can't be judged.
+const SAY: Duration = Duration::from_mins(1);
+
+/// An answer under way, if one is.
+type Pending<T> = Option<BoxFuture<'static, T>>;
+
+async fn answer<T>(pending: &mut Pending<T>) -> T {
+    match pending {
+        Some(answer) => answer.await,
+        None => std::future::pending().await,
+    }
+}
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Asked {
@@ -48,10 +66,10 @@ pub(super) struct Asked {
 pub(super) async fn begin(
     State(app): State<Arc<App>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Query(asked): Query<Asked>,
+    asked: Result<Query<Asked>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
-    let result = open(&app, peer.addr, &asked, &headers, None).await;
+    let result = open(&app, peer.addr, asked, &headers, None).await;
     app.count("watch", result.as_ref().err());
     result
 }
@@ -59,11 +77,11 @@ pub(super) async fn begin(
 pub(super) async fn resume(
     State(app): State<Arc<App>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Query(asked): Query<Asked>,
+    asked: Result<Query<Asked>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let result = open(&app, peer.addr, &asked, &headers, Some(body)).await;
+    let result = open(&app, peer.addr, asked, &headers, Some(body)).await;
     app.count("watch", result.as_ref().err());
     result
 }
@@ -79,7 +97,9 @@ impl Caller {
     /// Who calls, if the API server knows and the limits allow.
     pub(super) async fn known(app: &App, peer: SocketAddr, headers: &HeaderMap, verb: Verb) -> Result<Self, Refusal> {
         let token = bearer(headers).ok_or_else(|| {
-            tracing::warn!(%peer, call = verb.as_str(), "refused: no bearer token");
+            if app.refusals.say() {
+                tracing::warn!(%peer, call = verb.as_str(), "refused: no bearer token");
+            }
             Refusal::new(
                 StatusCode::UNAUTHORIZED,
                 "a bearer token is needed: Authorization: Bearer <token of audience outrider>",
@@ -87,11 +107,15 @@ impl Caller {
         })?;
         let who = app.authenticator.authenticate(&token).await.map_err(|error| match error {
             Error::Rejected { claimed, reason } => {
-                tracing::warn!(%peer, call = verb.as_str(), identity = claimed, reason, "refused: the token is not accepted");
+                if app.refusals.say() {
+                    tracing::warn!(%peer, call = verb.as_str(), identity = claimed, reason, "refused: the token is not accepted");
+                }
                 Refusal::new(StatusCode::UNAUTHORIZED, format!("the token is not accepted for audience outrider: {reason}"))
             }
-            Error::Unavailable(_) => {
-                tracing::warn!(%peer, call = verb.as_str(), error = %Chain(&error), "refused for now");
+            Error::Unavailable(_) | Error::Late => {
+                if app.refusals.say() {
+                    tracing::warn!(%peer, call = verb.as_str(), error = %Chain(&error), "refused for now");
+                }
                 Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the token can't be reviewed now").again_in(AGAIN.as_secs())
             }
         })?;
@@ -119,7 +143,9 @@ impl Caller {
             Decision::Deny(reason) => {
                 let (peer, identity) = (self.peer, &self.who.identity);
                 let node = target.map(tracing::field::display);
-                tracing::warn!(%peer, %identity, node, call = verb.as_str(), reason, "refused: not allowed");
+                if app.refusals.say() {
+                    tracing::warn!(%peer, %identity, node, call = verb.as_str(), reason, "refused: not allowed");
+                }
                 Err(Refusal::new(StatusCode::FORBIDDEN, reason))
             }
         }
@@ -152,12 +178,13 @@ pub(super) fn check_wire(headers: &HeaderMap) -> Result<(), Refusal> {
 async fn open(
     app: &Arc<App>,
     peer: SocketAddr,
-    asked: &Asked,
+    asked: Result<Query<Asked>, QueryRejection>,
     headers: &HeaderMap,
     body: Option<Body>,
 ) -> Result<Response, Refusal> {
     check_wire(headers)?;
     let caller = Caller::known(app, peer, headers, Verb::Watch).await?;
+    let Query(asked) = asked.map_err(|error| bad_request(&error))?;
     let target =
         asked.node.as_deref().map(|text| text.parse::<NodeName>().map_err(|error| bad_request(&error))).transpose()?;
     let node = caller.may(app, Verb::Watch, target.as_ref())?;
@@ -173,7 +200,8 @@ async fn open(
     let uid = resume.as_ref().and_then(|r| r.uid.clone()).or_else(|| asked.uid.as_deref().map(Uid::from));
     let have = resume.map(|r| r.have);
     let told = app.hub.subscribe(&node);
-    if told.borrow().view.node.is_none() && !departed(app, &node, uid.as_ref(), &caller.who.identity) {
+    let there = told.borrow().view.node.is_some();
+    if !there && !departed(app, &node, uid.as_ref(), &caller.who.identity) {
         return Err(Refusal::new(StatusCode::NOT_FOUND, format!("there is no ExternalNode {node}")));
     }
     tracing::info!(%peer, identity = %caller.who.identity, %node, resumed = have.is_some(), "a stream begins");
@@ -224,9 +252,25 @@ struct Session {
     /// Since when the ExternalNode is seen to be missing.
     missing: Option<Instant>,
     ask_again: Instant,
+    asking: Pending<Result<Absence, standing::Error>>,
+    /// When it was last said that nobody knows why it is missing.
+    said: Option<Instant>,
     ping: Instant,
     review: Instant,
+    reviewing: Pending<Result<Arc<Authenticated>, Error>>,
+    /// What the identity was last judged to be allowed to see.
+    judged: Arc<Told>,
     _place: OpenStream,
+}
+
+/// Why an ExternalNode isn't there.
+enum Absence {
+    /// It was deleted, or is about to be.
+    Deleted,
+    /// Its kind is going, gone, or not served.
+    Kind,
+    /// It is there: the watch will say so.
+    None,
 }
 
 impl Session {
@@ -240,6 +284,7 @@ impl Session {
         place: OpenStream,
     ) -> Self {
         let now = Instant::now();
+        let judged = Arc::clone(&told.borrow());
         let mut session = Self {
             bindings: app.hub.bindings(),
             sent: View::default(),
@@ -248,8 +293,12 @@ impl Session {
             ended: false,
             missing: None,
             ask_again: now,
+            asking: None,
+            said: None,
             ping: now + app.beat / 2,
             review: now,
+            reviewing: None,
+            judged,
             app,
             caller,
             node,
@@ -265,6 +314,7 @@ impl Session {
     /// The next line; none when the stream is over.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            self.judge_news();
             if let Some(line) = self.lines.pop_front() {
                 self.app.hub.metrics.stream_bytes.inc_by(line.len() as u64);
                 self.ping = Instant::now() + self.app.beat / 2;
@@ -284,36 +334,57 @@ impl Session {
     }
 
     fn hello(&mut self) {
+        // what has more than enough to delete is told everything instead
+        let view = &self.told.borrow().view;
+        let stray = |have: &BTreeMap<ObjectId, Hash>| have.keys().filter(|id| !view.contains(id)).count();
+        self.have = self.have.take().filter(|have| stray(have) <= STRAY.max(view.groups.len() + view.policies.len()));
         let seconds = u32::try_from(self.app.beat.as_secs().max(1)).unwrap_or(u32::MAX);
         let hello = Hello { wire: WIRE, full: self.have.is_none(), heartbeat_seconds: seconds };
-        self.say(&Frame::Hello(hello));
+        self.lines.push_back(Frame::Hello(hello).encode());
     }
 
     fn say(&mut self, frame: &Frame) {
         self.lines.push_back(frame.encode());
     }
 
-    /// Waits for whatever comes first and does what it asks for.
+    /// Ends the stream: what was not read yet is not for this identity any more.
+    fn end(&mut self) {
+        self.lines.clear();
+        self.ended = true;
+    }
+
+    /// Waits for whatever comes first and does what it asks for. What may end the stream comes before what it would say,
+    /// and no answer of the API server is waited for alone.
     async fn wait(&mut self) {
         let shutdown = self.app.shutdown.clone();
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => self.ended = true,
-            changed = self.told.changed() => match changed {
-                Ok(()) => self.update(),
-                Err(_) => self.ended = true,
-            },
             changed = self.bindings.changed() => match changed {
                 Ok(()) => self.judge(),
                 Err(_) => self.ended = true,
             },
-            () = sleep_until(self.ask_again), if self.missing.is_some() => self.depart().await,
-            () = sleep_until(self.review) => self.review().await,
+            reviewed = answer(&mut self.reviewing) => {
+                self.reviewing = None;
+                self.reviewed(reviewed);
+            }
+            () = sleep_until(self.review), if self.reviewing.is_none() => self.begin_review(),
+            absence = answer(&mut self.asking) => {
+                self.asking = None;
+                self.depart(absence);
+            }
+            () = sleep_until(self.ask_again), if self.missing.is_some() && self.asking.is_none() => self.ask(),
+            changed = self.told.changed() => match changed {
+                Ok(()) => self.update(),
+                Err(_) => self.ended = true,
+            },
             () = sleep_until(self.ping) => self.say(&Frame::Ping),
         }
     }
 
     /// Says what is new. A view without a node says nothing yet: it may be a departure.
     fn update(&mut self) {
+        self.judge();
         let told = Arc::clone(&self.told.borrow_and_update());
         let Some(node) = &told.view.node else {
             if self.missing.is_none() {
@@ -322,6 +393,11 @@ impl Session {
             }
             return;
         };
+        if self.ended || !Arc::ptr_eq(&told, &self.judged) {
+            // what came just now is judged first
+            self.told.mark_changed();
+            return;
+        }
         self.missing = None;
         self.uid = Some(node.body().uid.clone());
         let first = self.sent.node.is_none();
@@ -337,24 +413,51 @@ impl Session {
         self.say(&Frame::Commit(told.revision.clone()));
     }
 
-    /// Says that the ExternalNode is gone, if that is what its absence means: the kind stands, and it is still absent.
-    async fn depart(&mut self) {
+    /// Asks whether the ExternalNode is missing because it was deleted.
+    fn ask(&mut self) {
         let Some(seen) = self.missing else { return };
         self.ask_again = Instant::now() + AGAIN;
-        match self.app.standing.after(seen).await {
-            Ok(true) => {}
-            Ok(false) => {
-                return tracing::warn!(node = %self.node, "the kind ExternalNode is going or gone: nobody is told that they are");
+        let (app, key) = (Arc::clone(&self.app), self.node.key().clone());
+        self.asking = Some(Box::pin(async move {
+            if !app.standing.kind_after(seen).await? {
+                return Ok(Absence::Kind);
+            }
+            // that it is being deleted was seen; that it isn't there may be the watch's trouble
+            let going = app.hub.live().world().external_nodes.contains_key(&key);
+            if going || app.standing.is_absent(&key).await? {
+                return Ok(Absence::Deleted);
+            }
+            Ok(Absence::None)
+        }));
+    }
+
+    /// Says that the ExternalNode is gone, if that is what its absence means and it is still absent.
+    fn depart(&mut self, absence: Result<Absence, standing::Error>) {
+        match absence {
+            Ok(Absence::Deleted) => {}
+            Ok(Absence::None) => {
+                return tracing::debug!(node = %self.node, "the API server has the node: waiting for its watch");
+            }
+            Ok(Absence::Kind) => {
+                if self.may_say() {
+                    tracing::warn!(node = %self.node, "the kind ExternalNode is going, gone or not served: nobody is told that they are");
+                }
+                return;
             }
             Err(error) => {
-                return tracing::warn!(node = %self.node, error = %Chain(&error), "can't tell yet whether the node is gone");
+                if self.may_say() {
+                    tracing::warn!(node = %self.node, error = %Chain(&error), "can't tell yet whether the node is gone");
+                }
+                return;
             }
         }
         let Some(uid) = self.uid.clone() else {
             self.ended = true;
             return;
         };
-        if self.told.borrow().view.node.is_some() || !departed_or_going(&self.app, &self.node, &uid) {
+        // not both in one condition: what is told must not be held while the objects are waited for
+        let there = self.told.borrow().view.node.is_some();
+        if there || !departed_or_going(&self.app, &self.node, &uid) {
             return;
         }
         tracing::info!(node = %self.node, %uid, identity = %self.caller.who.identity, "the node is told that it is gone");
@@ -362,16 +465,36 @@ impl Session {
         self.ended = true;
     }
 
+    fn may_say(&mut self) -> bool {
+        let may = self.said.is_none_or(|at| at.elapsed() >= SAY);
+        if may {
+            self.said = Some(Instant::now());
+        }
+        may
+    }
+
+    /// Judges again when anything changed by which the identity is judged, before another line goes out.
+    fn judge_news(&mut self) {
+        let bound = self.bindings.has_changed().unwrap_or_default();
+        if bound || !Arc::ptr_eq(&self.judged, &self.told.borrow()) {
+            self.bindings.mark_unchanged();
+            self.judge();
+        }
+    }
+
     /// Ends the stream when the identity may no longer act for the node. A departure is said first.
     fn judge(&mut self) {
-        if self.missing.is_some() || self.told.borrow().view.node.is_none() {
+        let app = Arc::clone(&self.app);
+        // views are published under this lock, so that what is told and who may see it are of one moment
+        let live = app.hub.live();
+        self.judged = Arc::clone(&self.told.borrow());
+        if self.ended || self.judged.view.node.is_none() {
             return;
         }
-        let target = Some(&self.node);
-        let decision = authorize(self.app.hub.live().world(), &self.caller.who.identity, Verb::Watch, target);
+        let decision = authorize(live.world(), &self.caller.who.identity, Verb::Watch, Some(&self.node));
         if let Decision::Deny(reason) = decision {
             tracing::warn!(node = %self.node, identity = %self.caller.who.identity, reason, "the stream ends: not allowed any more");
-            self.ended = true;
+            self.end();
         }
     }
 
@@ -383,20 +506,27 @@ impl Session {
         Instant::now() + left.map_or(REVIEW, |left| left.min(REVIEW))
     }
 
+    fn begin_review(&mut self) {
+        let (app, token) = (Arc::clone(&self.app), self.caller.token.clone());
+        self.reviewing = Some(Box::pin(async move { app.authenticator.review(&token).await }));
+    }
+
     /// A clear "no" ends the stream; no answer keeps it.
-    async fn review(&mut self) {
-        match self.app.authenticator.review(&self.caller.token).await {
+    fn reviewed(&mut self, reviewed: Result<Arc<Authenticated>, Error>) {
+        match reviewed {
             Ok(who) => {
                 self.caller.who = who;
                 self.review = self.next_review().max(Instant::now() + Duration::from_secs(1));
-            }
-            Err(Error::Unavailable(error)) => {
-                tracing::warn!(node = %self.node, error = %Chain(&*error), "the token can't be reviewed now; the stream goes on");
-                self.review = Instant::now() + AGAIN;
+                // groups may be others than before
+                self.judge();
             }
             Err(Error::Rejected { reason, .. }) => {
                 tracing::warn!(node = %self.node, identity = %self.caller.who.identity, reason, "the stream ends: the token is no longer accepted");
-                self.ended = true;
+                self.end();
+            }
+            Err(error) => {
+                tracing::warn!(node = %self.node, error = %Chain(&error), "the token can't be reviewed now; the stream goes on");
+                self.review = Instant::now() + AGAIN;
             }
         }
     }
