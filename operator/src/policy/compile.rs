@@ -2,7 +2,7 @@
 //!
 //! A rule that can't be realised is left out whole and reported with its path; nothing is ever realised by half.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -82,16 +82,19 @@ pub fn compile(key: &Key, policy: &NetworkPolicy, world: &World) -> Compiled {
     let violations = check::policy(policy);
     let targets = targets(key, policy, &mut problems);
     let rules: Vec<(RuleRef<'_>, String)> = policy.spec.rules().map(|rule| (rule, rule.path())).collect();
-    let concerns = |path: &str, rule: &str| {
-        path.strip_prefix(rule).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-
-    let of_no_rule = violations.iter().filter(|v| !rules.iter().any(|(_, path)| concerns(&v.path, path)));
-    let whole: Vec<_> = of_no_rule.map(invalid).chain(unknown_tier(policy, world)).collect();
+    let mut broken: HashMap<&str, Vec<Problem>> = rules.iter().map(|(_, path)| (&**path, vec![])).collect();
+    let mut whole = Vec::new();
+    for violation in &violations {
+        match rule_of(&violation.path).and_then(|rule| broken.get_mut(rule)) {
+            Some(broken) => broken.push(invalid(violation)),
+            None => whole.push(invalid(violation)),
+        }
+    }
+    whole.extend(unknown_tier(policy, world));
     let mut groups = BTreeSet::new();
     let mut realised = Vec::new();
     for (rule, path) in &rules {
-        let broken: Vec<_> = violations.iter().filter(|v| concerns(&v.path, path)).map(invalid).collect();
+        let broken = broken.remove(&**path).unwrap_or_default();
         if broken.is_empty() {
             match compile_rule(key, *rule, path) {
                 Ok((rule, used)) => {
@@ -123,6 +126,11 @@ pub fn compile(key: &Key, policy: &NetworkPolicy, world: &World) -> Compiled {
         groups,
         problems,
     }
+}
+
+/// The path of the rule that the field at `path` is in: `spec.ingress[3]` of `spec.ingress[3].ports[0]`.
+fn rule_of(path: &str) -> Option<&str> {
+    path.split_once(']').map(|(rule, _)| &path[..=rule.len()])
 }
 
 fn invalid(violation: &check::Violation) -> Problem {

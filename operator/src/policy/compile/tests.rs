@@ -185,6 +185,15 @@ fn rule_ten_is_not_rule_one() {
 }
 
 #[test]
+fn ten_thousand_wrong_rules_are_each_told_once() {
+    // a look at each fault for each rule would take minutes
+    let rule = json!({"action": "Drop", "ports": [{"port": 9, "endPort": 1}]});
+    let policy = with("egress", Value::Array(vec![rule; 10_000]));
+    assert_eq!((policy.policy.rules.len(), policy.problems.len()), (0, 10_000));
+    assert_eq!(policy.problems[9_999].path, "spec.egress[9999].ports[0].endPort");
+}
+
+#[test]
 fn a_policy_that_is_wrong_as_a_whole_applies_to_nobody() {
     let bad = [
         (json!({"priority": 0, "appliedTo": [{"externalEntitySelector": {}}]}), "spec.priority"),
