@@ -233,6 +233,12 @@ impl Objects {
         Scene::of(api)
     }
 
+    /// What watches say of the objects.
+    pub(crate) fn events(self) -> Vec<Event> {
+        let mut api = Api::default();
+        self.0.into_iter().map(|(kind, object)| api.store(kind, object)).collect()
+    }
+
     /// The last object alone, as JSON.
     /// Each as a watch says that it is there.
     pub(crate) fn put(self) -> Vec<Event> {
@@ -538,6 +544,11 @@ pub(crate) fn report(node: &str) -> Told {
 }
 
 impl Told {
+    /// As it is sent.
+    pub(crate) fn report(self) -> Report {
+        Report::Full(Box::new(self.0))
+    }
+
     pub(crate) fn uid(mut self, uid: &str) -> Self {
         self.0.head.uid = uid.into();
         self
@@ -652,7 +663,7 @@ impl Scene {
     pub(crate) fn hear(&mut self, told: Told) {
         let now = self.now();
         self.work.insert(Work::Node(told.0.head.node.key().clone()));
-        self.reports.accept(Report::Full(Box::new(told.0)), now);
+        self.reports.accept(told.report(), now);
         self.work.extend(self.live.world().policies.keys().cloned().map(Work::Policy));
     }
 
@@ -723,7 +734,10 @@ impl Scene {
                 for change in self.plan(&work) {
                     if let Err(Refused) = self.execute(&change) {
                         self.work.insert(work.clone());
-                        break;
+                        if work.is_in_order() {
+                            break;
+                        }
+                        continue;
                     }
                     written.push(change.to_string());
                 }

@@ -21,6 +21,14 @@ pub enum Work {
     Tiers,
 }
 
+impl Work {
+    /// Whether each change of it may only be made after those before it. Changes of other work don't need each other.
+    pub fn is_in_order(&self) -> bool {
+        // a node's new entity stands before its old one goes
+        matches!(self, Self::Entity(_))
+    }
+}
+
 impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -31,6 +31,9 @@ use crate::work::Work;
 use crate::{agent_info, binding, external_node, jitter, policy, tier, unreadable};
 use crds::chain::Chain;
 
+#[cfg(test)]
+mod tests;
+
 /// Writes at once.
 const AT_ONCE: usize = 32;
 
@@ -67,8 +70,14 @@ pub struct Writer {
     pub beat: Duration,
 }
 
-/// What becomes of a piece of work that was looked at: when it wants to be looked at again, if ever.
-type Outcome = (Work, Result<Option<Duration>, Error>);
+/// What became of a piece of work that was looked at.
+#[derive(Debug)]
+struct Outcome {
+    work: Work,
+    result: Result<(), Error>,
+    /// When it wants to be looked at again whatever happens, if ever.
+    again: Option<Duration>,
+}
 
 impl Writer {
     /// Writes while this replica leads, until `shutdown`.
@@ -142,14 +151,14 @@ impl Writer {
 
     fn ended(ended: Result<Outcome, tokio::task::JoinError>, queue: &mut Queue<Work>) {
         let now = Instant::now();
-        match ended {
-            Ok((work, Ok(again))) => {
-                queue.done(&work);
-                if let Some(after) = again {
-                    queue.add_at(work, now + after);
-                }
-            }
-            Ok((work, Err(error))) => {
+        let Outcome { work, result, again } = match ended {
+            Ok(outcome) => outcome,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => return,
+        };
+        match result {
+            Ok(()) => queue.done(&work),
+            Err(error) => {
                 let wait = queue.failed(&work, now, jitter::fraction());
                 if error.is_conflict() {
                     tracing::debug!(%work, error = %Chain(&error), "not as seen: looked at again");
@@ -157,38 +166,38 @@ impl Writer {
                     tracing::warn!(%work, ?wait, error = %Chain(&error), "tried again later");
                 }
             }
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => {}
+        }
+        // also after a failure: silence is judged in time, however long the next try may wait
+        if let Some(after) = again {
+            queue.add_at(work, now + after);
         }
     }
 
     async fn perform(self, work: Work, settling: bool) -> Outcome {
-        let result = self.look_at(&work, settling).await;
-        (work, result)
-    }
-
-    async fn look_at(&self, work: &Work, settling: bool) -> Result<Option<Duration>, Error> {
-        let again = match work {
+        let again = match &work {
             Work::Node(key) => self.hub.age(key),
             _ => None,
         };
         let (changes, foreign) =
-            self.hub.with_context(settling, |ctx| (plan(ctx, work), foreign::owner(ctx.world(), ctx.now.wall)));
-        let written = self.execute_all(changes, foreign.is_some()).await;
-        self.tell_unreadable(work, foreign.is_some()).await;
-        Ok(written?.or(again))
+            self.hub.with_context(settling, |ctx| (plan(ctx, &work), foreign::owner(ctx.world(), ctx.now.wall)));
+        let foreign = foreign.is_some();
+        let (left, changes): (Vec<_>, _) = changes.into_iter().partition(|c| foreign && c.kind().is_shared());
+        let result = self.execute_all(&work, changes).await;
+        self.tell_unreadable(&work, foreign).await;
+        let again = if left.is_empty() { again } else { Some(foreign::RECHECK) };
+        Outcome { work, result, again }
     }
 
-    /// Performs the changes up to the first that fails, or that is not ours to make while the shared kinds are
-    /// somebody else's: when to look again in that case.
-    async fn execute_all(&self, changes: Vec<Change>, foreign: bool) -> Result<Option<Duration>, Error> {
+    /// Performs the changes. One that fails stops those that rely on it and no others; the first error is returned.
+    async fn execute_all(&self, work: &Work, changes: Vec<Change>) -> Result<(), Error> {
+        let mut result = Ok(());
         for change in changes {
-            if foreign && change.kind().is_shared() {
-                return Ok(Some(foreign::RECHECK));
+            result = result.and(self.execute(change).await);
+            if result.is_err() && work.is_in_order() {
+                break;
             }
-            self.execute(change).await?;
         }
-        Ok(None)
+        result
     }
 
     /// An event tells what no condition could: the kind has none, or the API server refuses the object with it.

@@ -319,7 +319,10 @@ impl Play {
             let change = if self.fault == Fault::Blind { self.scene.api.as_if_seen(change) } else { change };
             if let Err(Refused) = self.scene.execute(&change) {
                 self.scene.work.insert(work.clone());
-                return Ok(());
+                if work.is_in_order() {
+                    return Ok(());
+                }
+                continue;
             }
             let after = self.owned();
             for (node, _) in before.iter().filter(|(_, n)| **n > 0) {
