@@ -22,6 +22,9 @@ use crate::policy::{Live, Touched};
 use crate::reports::{Now, Reports};
 use crate::work::Work;
 
+#[cfg(test)]
+mod tests;
+
 /// Between two resolves at least: a burst becomes one.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -136,8 +139,9 @@ impl Hub {
         self.bindings.subscribe()
     }
 
-    /// Takes in an authorised report and marks the work that follows.
+    /// Takes in an authorised report, as much as is kept of one, and marks the work that follows.
     pub fn report(&self, report: Report) -> ReportAnswer {
+        let report = report.bounded();
         let node = report.head().node.clone();
         let live = self.live();
         let accepted = self.reports().accept(report, Now::read());

@@ -81,7 +81,7 @@ impl Reports {
         Self { nodes: HashMap::new(), beat }
     }
 
-    /// Takes in a report that was authorised.
+    /// Takes in a report that was authorised and is within its bounds ([`Report::bounded`]).
     pub fn accept(&mut self, report: Report, now: Now) -> Accepted {
         let (head, full) = match report {
             Report::Full(full) => (full.head.clone(), Some(full)),

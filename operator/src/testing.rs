@@ -13,11 +13,14 @@ use crds::names::Key;
 use crds::wire::{Attach, AttachStage, Facts, Full, Heartbeat, InterfaceReport, PolicyOutcome, PolicyReport, Report};
 use crds::world::{Event, Object, World, WorldKind};
 use kube::core::DynamicObject;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use crate::agent_info::{self, naming};
 use crate::change::Change;
 use crate::context::Context;
+use crate::hub::Hub;
+use crate::metrics::Metrics;
 use crate::policy::{Live, Touched};
 use crate::reports::{Now, Reports};
 use crate::work::Work;
@@ -233,10 +236,12 @@ impl Objects {
         Scene::of(api)
     }
 
-    /// What watches say of the objects.
-    pub(crate) fn events(self) -> Vec<Event> {
+    /// The state of an operator that has seen the objects, and whose agents report every `beat`.
+    pub(crate) fn hub(self, beat: Duration) -> Hub {
+        let hub = Hub::new(World::waiting_for(&[]), beat, Metrics::new(&mut Registry::default()));
         let mut api = Api::default();
-        self.0.into_iter().map(|(kind, object)| api.store(kind, object)).collect()
+        hub.apply(self.0.into_iter().map(|(kind, object)| api.store(kind, object)));
+        hub
     }
 
     /// The last object alone, as JSON.

@@ -6,6 +6,7 @@
 //!
 //! The law that the tests hold on to: `apply(a, diff(a, b)) == b`, `diff(b, b)` is empty, through real bytes.
 
+mod bounds;
 mod entry;
 mod frame;
 mod report;

@@ -211,9 +211,10 @@ fn interface_found(node: &ExternalNode, full: &Full, after: &ExternalNodeStatus)
 /// The listed addresses that are not on an interface, which other ones have identified.
 fn not_there(interface: &NetworkInterface, after: &ExternalNodeStatus) -> Option<String> {
     let missing = addresses::missing(interface, &after.interfaces);
-    let ips: Vec<_> = missing.iter().map(ToString::to_string).collect();
+    let ips: Vec<_> = missing.iter().take(8).map(ToString::to_string).collect();
+    let more = if missing.len() > ips.len() { ", …" } else { "" };
     let name = interface.name().unwrap_or("the interface");
-    (!ips.is_empty()).then(|| format!("{name}: listed, but not on the machine: {}", ips.join(", ")))
+    (!ips.is_empty()).then(|| format!("{name}: listed, but not on the machine: {}{more}", ips.join(", ")))
 }
 
 fn attached(full: &Full) -> Say {

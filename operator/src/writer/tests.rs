@@ -1,15 +1,10 @@
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Mutex;
 
 use axum::http::{Method, Request, Response, StatusCode};
-use crds::world::World;
 use kube::client::Body;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::metrics::Metrics;
 use crate::testing::{Objects, key, report, world};
 
 /// How often agents report here: their silence is judged before a failure is tried again.
@@ -19,7 +14,7 @@ const SHORT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 struct Server {
     refused: &'static str,
-    asked: Arc<Mutex<VecDeque<String>>>,
+    asked: watch::Sender<Vec<String>>,
 }
 
 impl Server {
@@ -38,7 +33,7 @@ impl Server {
         let path = head.uri.path();
         if !path.contains("/events") {
             let object = path.rsplit('/').take(2).collect::<Vec<_>>();
-            self.asked.lock().unwrap().push_back(format!("{} {}/{}", head.method, object[1], object[0]));
+            self.asked.send_modify(|asked| asked.push(format!("{} {}/{}", head.method, object[1], object[0])));
         }
         let (status, body) = match head.method {
             _ if path.contains(self.refused) => {
@@ -58,20 +53,18 @@ impl Server {
     }
 
     fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().drain(..).collect()
+        self.asked.send_replace(vec![])
     }
 }
 
 /// A writer that leads, has seen `objects`, and writes to a server that refuses some paths.
 fn writer(objects: Objects, refused: &'static str) -> (Writer, Server) {
-    let server = Server { refused, asked: Arc::default() };
-    let metrics = Metrics::new(&mut Registry::default());
-    let hub = Arc::new(Hub::new(World::waiting_for(&[]), SHORT, metrics));
-    hub.apply(objects.events());
+    let server = Server { refused, asked: watch::Sender::default() };
     let now = Instant::now();
+    // its sender may go: nobody waits for a change of it
     let (_, leading) = watch::channel(Leadership::Leading { since: now, until: now + SHORT * 600 });
     let events = Events::new(server.client(), "test".to_owned());
-    (Writer { hub, client: server.client(), leading, events, beat: SHORT }, server)
+    (Writer { hub: Arc::new(objects.hub(SHORT)), client: server.client(), leading, events, beat: SHORT }, server)
 }
 
 #[tokio::test]
