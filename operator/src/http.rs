@@ -46,7 +46,9 @@ pub struct Options {
     pub streams: u32,
     /// For the headers of a request over HTTP/1.1.
     pub header_timeout: Duration,
-    /// A connection without a request for this long is closed.
+    /// For the first request of a connection.
+    pub first_timeout: Duration,
+    /// A connection that had one, and has been without for this long, is closed.
     pub idle_timeout: Duration,
     /// How often an HTTP/2 peer is asked whether it is there, and how long its answer may take.
     pub keep_alive: Duration,
@@ -60,6 +62,7 @@ impl Default for Options {
             connections: 20_000,
             streams: 64,
             header_timeout: Duration::from_secs(15),
+            first_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_mins(2),
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(10),
@@ -198,7 +201,7 @@ where
     let ended = tokio::select! {
         ended = served.as_mut() => Some(ended),
         () = shutdown.cancelled() => None,
-        () = activity.idle_for(options.idle_timeout) => None,
+        () = activity.idle(options.first_timeout, options.idle_timeout) => None,
     };
     let ended = if ended.is_some() {
         ended
@@ -214,29 +217,38 @@ where
     }
 }
 
-/// How many requests are under way, and since when it is none.
+/// How many requests are under way, since when it is so many, and whether there ever was one.
 #[derive(Clone)]
-struct Activity(watch::Sender<(usize, Instant)>);
+struct Activity(watch::Sender<Requests>);
+
+#[derive(Clone, Copy)]
+struct Requests {
+    now: usize,
+    since: Instant,
+    ever: bool,
+}
 
 struct Busy(Activity);
 
 impl Activity {
     fn new() -> Self {
-        Self(watch::Sender::new((0, Instant::now())))
+        Self(watch::Sender::new(Requests { now: 0, since: Instant::now(), ever: false }))
     }
 
     fn begin(&self) -> Busy {
-        self.0.send_modify(|(requests, since)| (*requests, *since) = (*requests + 1, Instant::now()));
+        self.0.send_modify(|r| *r = Requests { now: r.now + 1, since: Instant::now(), ever: true });
         Busy(self.clone())
     }
 
-    async fn idle_for(&self, long: Duration) {
+    /// Returns when there was no request for `first` from the begin on, or for `later` after one.
+    async fn idle(&self, first: Duration, later: Duration) {
         let mut changes = self.0.subscribe();
         loop {
-            let (requests, since) = *changes.borrow_and_update();
+            let Requests { now, since, ever } = *changes.borrow_and_update();
+            let long = if ever { later } else { first };
             tokio::select! {
                 _ = changes.changed() => {}
-                () = sleep_until(since + long), if requests == 0 => return,
+                () = sleep_until(since + long), if now == 0 => return,
             }
         }
     }
@@ -244,7 +256,7 @@ impl Activity {
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.0.send_modify(|(requests, since)| (*requests, *since) = (*requests - 1, Instant::now()));
+        self.0.0.send_modify(|r| *r = Requests { now: r.now - 1, since: Instant::now(), ever: true });
     }
 }
 

@@ -14,6 +14,7 @@ pub mod client;
 pub mod context;
 pub mod event;
 pub mod external_node;
+pub mod files;
 pub mod foreign;
 pub mod health;
 pub mod http;

@@ -21,7 +21,7 @@ use crate::runtime::Runtime;
 use crate::serve::{self, App};
 use crate::tls::{self, TlsListener};
 use crate::writer::Writer;
-use crate::{client, foreign, health, http};
+use crate::{client, files, foreign, health, http};
 
 /// Events on their way to the resolver; a watch that is faster waits.
 const EVENTS: usize = 4096;
@@ -62,7 +62,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let agents = agents.with_context(|| format!("failed to serve agents on {listen}"))?;
     let app = App::new(Arc::clone(&hub), client.clone(), leading.clone(), *heartbeat, shutdown.clone());
     let router = serve::router(Arc::new(app));
-    runtime.spawn("agents' API", quietly(http::serve(agents, router, http::Options::default(), shutdown.clone())));
+    runtime.spawn("agents' API", quietly(http::serve(agents, router, bounds(), shutdown.clone())));
 
     let events = Events::new(client.clone(), identity.clone());
     let writer = Writer {
@@ -79,6 +79,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     );
     runtime.spawn("gauges", until(shutdown, observe(hub, leading, events, namespace.clone())));
     Ok(runtime.run().await?)
+}
+
+/// How many connections of agents there may be, which is not more than there may be files.
+fn bounds() -> http::Options {
+    let options = http::Options::default();
+    let limit = files::raise_limit().unwrap_or_else(|error| {
+        tracing::warn!(%error, "can't raise the limit of open files");
+        1024
+    });
+    let connections = files::connections(limit, options.connections);
+    if connections < options.connections {
+        tracing::warn!(limit, connections, "the limit of open files allows fewer connections of agents than usual");
+    }
+    http::Options { connections, ..options }
 }
 
 /// Holds the Lease, and writes while it is held. The Lease is released only when nothing is written any more: the next

@@ -119,7 +119,7 @@ async fn headers_that_never_end_end_the_connection() {
 
 #[tokio::test]
 async fn a_connection_that_says_nothing_is_closed() {
-    let server = Server::start(Options { idle_timeout: short(100), drain: short(100), ..Options::default() }).await;
+    let server = Server::start(Options { first_timeout: short(100), drain: short(100), ..Options::default() }).await;
     assert_eq!(rest(server.connect().await).await, "");
     // The preface of HTTP/2 and nothing after it.
     let mut stream = server.connect().await;
