@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Keys that wait, keys that run, keys whose time has not come.
+/// Keys that wait, keys that run or rest after it, keys whose time has not come.
 #[derive(Debug)]
 pub struct Queue<K> {
     waiting: VecDeque<K>,
     waits: HashSet<K>,
     runs: HashSet<K>,
     again: HashSet<K>,
+    resting: BTreeSet<(Instant, K)>,
     later: BTreeSet<(Instant, K)>,
     due: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
@@ -25,6 +26,7 @@ impl<K: Clone + Ord + Hash> Default for Queue<K> {
             waits: HashSet::new(),
             runs: HashSet::new(),
             again: HashSet::new(),
+            resting: BTreeSet::new(),
             later: BTreeSet::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
@@ -67,18 +69,20 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         }
     }
 
-    /// When the next key is due that is not yet.
+    /// When the next key is due, or has rested, that is not yet.
     pub fn next_due(&self) -> Option<Instant> {
-        self.later.first().map(|(at, _)| *at)
+        let firsts = [self.later.first(), self.resting.first()];
+        firsts.into_iter().flatten().map(|(at, _)| *at).min()
     }
 
     /// The next key to run, if one is due at `now`. It counts as running until [`Queue::done`] or [`Queue::failed`].
     pub fn pop(&mut self, now: Instant) -> Option<K> {
-        while self.next_due().is_some_and(|at| at <= now) {
-            if let Some((_, key)) = self.later.pop_first() {
-                self.due.remove(&key);
-                self.add(key);
-            }
+        while let Some(key) = pop_due(&mut self.resting, now) {
+            self.ended(&key);
+        }
+        while let Some(key) = pop_due(&mut self.later, now) {
+            self.due.remove(&key);
+            self.add(key);
         }
         let key = self.waiting.pop_front()?;
         self.waits.remove(&key);
@@ -86,21 +90,30 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         Some(key)
     }
 
-    /// `key` ran and is content.
-    pub fn done(&mut self, key: &K) {
+    /// `key` ran and is content. It rests until `rest`: whoever asks for it before then gets it after.
+    pub fn done(&mut self, key: &K, rest: Option<Instant>) {
         self.failures.remove(key);
-        self.ended(key);
+        self.rest(key, rest);
     }
 
-    /// `key` ran in vain: it comes again after a wait, which is returned. `jitter` spreads it, from 0 to 1.
-    pub fn failed(&mut self, key: &K, now: Instant, jitter: f64) -> Duration {
+    /// `key` ran in vain: it comes again after a wait, which is returned, and not before `rest`. `jitter` spreads it,
+    /// from 0 to 1.
+    pub fn failed(&mut self, key: &K, now: Instant, jitter: f64, rest: Option<Instant>) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
         *failures += 1;
         let whole = FIRST.saturating_mul(2u32.saturating_pow((*failures - 1).min(16))).min(LONGEST);
         let wait = whole / 2 + (whole / 2).mul_f64(jitter.clamp(0.0, 1.0));
-        self.ended(key);
+        self.rest(key, rest);
         self.add_at(key.clone(), now + wait);
         wait
+    }
+
+    /// A key that rests counts as running.
+    fn rest(&mut self, key: &K, until: Option<Instant>) {
+        match until {
+            Some(until) => _ = self.resting.insert((until, key.clone())),
+            None => self.ended(key),
+        }
     }
 
     fn ended(&mut self, key: &K) {
@@ -121,6 +134,11 @@ impl<K: Clone + Ord + Hash> Queue<K> {
     }
 }
 
+fn pop_due<K: Ord>(keys: &mut BTreeSet<(Instant, K)>, now: Instant) -> Option<K> {
+    keys.first().filter(|(at, _)| *at <= now)?;
+    keys.pop_first().map(|(_, key)| key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,7 +151,7 @@ mod tests {
         assert_eq!((queue.pop(now), queue.pop(now)), (Some("a"), None));
         queue.add("a");
         assert_eq!(queue.pop(now), None, "it runs");
-        queue.done(&"a");
+        queue.done(&"a", None);
         assert_eq!(queue.pop(now), Some("a"), "what came meanwhile is not lost");
     }
 
@@ -152,19 +170,42 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_rests_comes_once_after_it_however_often_it_is_asked_for() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let later = |s| now + Duration::from_secs(s);
+        for fails in [false, true] {
+            queue.add("a");
+            assert_eq!(queue.pop(now), Some("a"), "the first after quiet comes at once");
+            if fails {
+                queue.failed(&"a", now, 1.0, Some(later(5)));
+            } else {
+                queue.done(&"a", Some(later(5)));
+                queue.add("a");
+                queue.add_at("a", later(1));
+            }
+            assert_eq!(queue.pop(later(4)), None);
+            assert_eq!(queue.next_due(), Some(later(5)));
+            assert_eq!(queue.pop(later(5)), Some("a"));
+            queue.done(&"a", Some(later(9)));
+            assert_eq!(queue.pop(later(9)), None, "nobody asked");
+            assert_eq!(queue.next_due(), None, "it is forgotten");
+        }
+    }
+
+    #[test]
     fn failures_wait_longer_each_time_and_a_success_forgets_them() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         let fail = |queue: &mut Queue<_>, now| {
             queue.add("a");
             queue.pop(now).unwrap();
-            queue.failed(&"a", now, 1.0)
+            queue.failed(&"a", now, 1.0, None)
         };
         let waits: Vec<_> = (0..12).map(|_| fail(&mut queue, now)).collect();
         assert_eq!(waits[..3], [100, 200, 400].map(Duration::from_millis));
         assert_eq!(*waits.last().unwrap(), LONGEST);
         queue.add("a");
         queue.pop(now);
-        queue.done(&"a");
+        queue.done(&"a", None);
         assert_eq!(fail(&mut queue, now), Duration::from_millis(100));
     }
 }

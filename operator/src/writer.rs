@@ -40,6 +40,10 @@ const AT_ONCE: usize = 32;
 /// How long the status of a binding may lag: it lists nodes, and nodes come in crowds.
 const CROWD: Duration = Duration::from_secs(1);
 
+/// How long a node rests after its AgentInfo or status was written: its agent says when there is something to write,
+/// and may say so all the time.
+const REST: Duration = Duration::from_secs(1);
+
 /// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {change}")]
@@ -75,6 +79,8 @@ pub struct Writer {
 struct Outcome {
     work: Work,
     result: Result<(), Error>,
+    /// Whether anything was written.
+    wrote: bool,
     /// When it wants to be looked at again whatever happens, if ever.
     again: Option<Duration>,
 }
@@ -138,7 +144,8 @@ impl Writer {
                     self.hub.take_work().into_iter().for_each(|work| add(&mut queue, work));
                 }
                 Some(ended) = running.join_next() => Self::ended(ended, &mut queue),
-                () = sleep_until(due) => {}
+                // with no place free, what is due has to wait for one
+                () = sleep_until(due), if running.len() < AT_ONCE => {}
                 () = sleep_until(settled), if settling => {
                     settling = false;
                     self.hub.all_work().into_iter().for_each(|work| queue.add(work));
@@ -151,15 +158,16 @@ impl Writer {
 
     fn ended(ended: Result<Outcome, tokio::task::JoinError>, queue: &mut Queue<Work>) {
         let now = Instant::now();
-        let Outcome { work, result, again } = match ended {
+        let Outcome { work, result, wrote, again } = match ended {
             Ok(outcome) => outcome,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => return,
         };
+        let rest = (wrote && matches!(work, Work::Node(_))).then(|| now + REST);
         match result {
-            Ok(()) => queue.done(&work),
+            Ok(()) => queue.done(&work, rest),
             Err(error) => {
-                let wait = queue.failed(&work, now, jitter::fraction());
+                let wait = queue.failed(&work, now, jitter::fraction(), rest);
                 if error.is_conflict() {
                     tracing::debug!(%work, error = %Chain(&error), "not as seen: looked at again");
                 } else {
@@ -182,22 +190,25 @@ impl Writer {
             self.hub.with_context(settling, |ctx| (plan(ctx, &work), foreign::owner(ctx.world(), ctx.now.wall)));
         let foreign = foreign.is_some();
         let (left, changes): (Vec<_>, _) = changes.into_iter().partition(|c| foreign && c.kind().is_shared());
-        let result = self.execute_all(&work, changes).await;
+        let (wrote, result) = self.execute_all(&work, changes).await;
         self.tell_unreadable(&work, foreign).await;
         let again = if left.is_empty() { again } else { Some(foreign::RECHECK) };
-        Outcome { work, result, again }
+        Outcome { work, result, wrote, again }
     }
 
-    /// Performs the changes. One that fails stops those that rely on it and no others; the first error is returned.
-    async fn execute_all(&self, work: &Work, changes: Vec<Change>) -> Result<(), Error> {
-        let mut result = Ok(());
+    /// Performs the changes: whether anything was written, and the first error. A change that fails stops those that
+    /// rely on it and no others.
+    async fn execute_all(&self, work: &Work, changes: Vec<Change>) -> (bool, Result<(), Error>) {
+        let (mut wrote, mut result) = (false, Ok(()));
         for change in changes {
-            result = result.and(self.execute(change).await);
+            let written = self.execute(change).await;
+            wrote |= written.is_ok();
+            result = result.and(written);
             if result.is_err() && work.is_in_order() {
                 break;
             }
         }
-        result
+        (wrote, result)
     }
 
     /// An event tells what no condition could: the kind has none, or the API server refuses the object with it.

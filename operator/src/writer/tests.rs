@@ -1,8 +1,10 @@
 use std::convert::Infallible;
 
 use axum::http::{Method, Request, Response, StatusCode};
+use crds::wire::AttachStage;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::testing::{Objects, key, report, world};
@@ -113,11 +115,48 @@ async fn a_failure_puts_off_no_judgement_of_silence() {
     for _ in 0..20 {
         queue.add(outcome.work.clone());
         queue.pop(now).unwrap();
-        queue.failed(&outcome.work, now, 0.0);
+        queue.failed(&outcome.work, now, 0.0, None);
     }
     assert!(queue.next_due().unwrap() > now + SHORT * 10, "the next try is far");
     queue.add(outcome.work.clone());
     queue.pop(now).unwrap();
     Writer::ended(Ok(outcome), &mut queue);
     assert!(queue.next_due().unwrap() < Instant::now() + SHORT * 4, "silence is late after three heartbeats");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_says_something_else_all_the_time_is_written_once_a_second() {
+    let node = world().node("vms/vm1").interface("eth0", ["10.0.0.5"]);
+    let (mut writer, server) = writer(node, "nothing");
+    let (_leads, leading) = watch::channel(writer.leading.borrow().clone());
+    writer.leading = leading;
+    let hub = Arc::clone(&writer.hub);
+    let say = |n: u32| {
+        let refused = report("vms/vm1").stage("eth0", AttachStage::Refused, &n.to_string());
+        hub.report(refused.facts(|facts| facts.version = n.to_string()).report());
+    };
+    tokio::spawn(writer.run(CancellationToken::new()));
+    let status_is_written = async || {
+        let is_written = |asked: &Vec<String>| asked.iter().any(|asked| asked == "PUT vm1/status");
+        let mut asked = server.asked.subscribe();
+        timeout(SHORT * 60, asked.wait_for(is_written)).await.expect("it is written").unwrap();
+    };
+    status_is_written().await;
+    // quiet: all that followed from it is looked at
+    sleep(SHORT * 5).await;
+    server.asked();
+    let start = Instant::now();
+    say(0);
+    status_is_written().await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "the first after quiet is written at once");
+    for n in 1..=200 {
+        say(n);
+        sleep(SHORT / 20).await;
+    }
+    sleep(SHORT * 2).await;
+    let (statuses, infos): (Vec<_>, Vec<_>) = server.asked().into_iter().partition(|asked| asked == "PUT vm1/status");
+    assert!((10..=12).contains(&statuses.len()), "{statuses:?}");
+    assert!((10..=12).contains(&infos.len()), "{infos:?}");
+    let status = hub.live().world().external_nodes[&key("vms/vm1")].good().unwrap().status.clone().unwrap();
+    assert_eq!(status.agent_version.as_deref(), Some("200"), "the last word is written");
 }
