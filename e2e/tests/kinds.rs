@@ -232,7 +232,7 @@ const UNREADABLE: &str = r"
 ---
 {apiVersion: crd.antrea.io/v1alpha1, kind: ExternalNode, metadata: {name: vm9, namespace: old}, spec: {interfaces: [{name: eth0, ips: [10.0.0.9], ports: none}]}}
 ---
-{apiVersion: crd.antrea.io/v1beta1, kind: NetworkPolicy, metadata: {name: all, namespace: old}, spec: {appliedTo: none}}
+{apiVersion: crd.antrea.io/v1beta1, kind: NetworkPolicy, metadata: {name: POLICY, namespace: old}, spec: {appliedTo: none}}
 ---
 {apiVersion: outrider.io/v1alpha1, kind: ExternalNodeBinding, metadata: {name: all, namespace: old}, spec: {subjects: none}}
 ";
@@ -250,11 +250,13 @@ async fn an_object_that_cannot_be_read_says_so_and_no_other_is_affected() -> any
         put_schema(&definitions, kind, &json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
             .await?;
     }
-    cluster.until("nonsense can be stored", async || cluster.apply(UNREADABLE).await.map(|_| true)).await?;
+    // with the longest name, after which an event is named, too
+    let unreadable = UNREADABLE.replace("POLICY", &"p".repeat(253));
+    cluster.until("nonsense can be stored", async || cluster.apply(&unreadable).await.map(|_| true)).await?;
     for (kind, schema) in strict {
         put_schema(&definitions, kind, &schema).await?;
     }
-    let refused = async || cluster.apply(&UNREADABLE.replace("name: all", "name: more")).await.is_err();
+    let refused = async || cluster.apply(&UNREADABLE.replace("POLICY", "more")).await.is_err();
     cluster.until("nonsense is refused again", refused).await?;
 
     let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;

@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crds::names::Key;
 use crds::world::{Bad, Object, Stored, World, WorldKind};
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+use k8s_openapi::api::events::v1::Event as K8sEvent;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta};
 use kube::Client;
+use kube::api::{Api, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use crate::change::Change;
@@ -19,9 +21,14 @@ use crds::chain::Chain;
 /// How many unreadable objects are remembered as told.
 const REMEMBERED: usize = 10_000;
 
+/// The longest name of an object after which the recorder can name an event: it adds a point and 16 digits.
+const LONGEST: usize = 253 - 17;
+
 /// Tells events.
 #[derive(Clone)]
 pub struct Events {
+    client: Client,
+    reporter: Reporter,
     recorder: Recorder,
     told: Arc<Mutex<HashSet<(WorldKind, String, String)>>>,
 }
@@ -36,7 +43,8 @@ impl Events {
     /// Tells through `client`, as the replica `instance`.
     pub fn new(client: Client, instance: String) -> Self {
         let reporter = Reporter { controller: "outrider-operator".into(), instance: Some(instance) };
-        Self { recorder: Recorder::new(client, reporter), told: Arc::default() }
+        let recorder = Recorder::new(client.clone(), reporter.clone());
+        Self { client, reporter, recorder, told: Arc::default() }
     }
 
     /// The conditions of the object that `change` is about to write, for [`Events::after`].
@@ -93,9 +101,40 @@ impl Events {
         let end = (0..=1000.min(note.len())).rev().find(|i| note.is_char_boundary(*i)).unwrap_or_default();
         note.truncate(end);
         let event = Event { type_, reason, note: Some(note), action: "Reconcile".to_owned(), secondary: None };
-        if let Err(error) = self.recorder.publish(&event, &reference).await {
+        let published = if reference.name.as_ref().is_some_and(|name| name.len() > LONGEST) {
+            let events = Api::namespaced(self.client.clone(), reference.namespace.as_deref().unwrap_or("default"));
+            let event = with_a_name_of_its_own(&self.reporter, event, reference);
+            events.create(&PostParams::default(), &event).await.map(|_| ())
+        } else {
+            self.recorder.publish(&event, &reference).await
+        };
+        if let Err(error) = published {
             tracing::debug!(object = %Key::of(meta), error = %Chain(&error), "an event could not be told");
         }
+    }
+}
+
+/// An event as the recorder makes it, about an object whose name leaves no room for the time after it.
+fn with_a_name_of_its_own(reporter: &Reporter, event: Event, regarding: ObjectReference) -> K8sEvent {
+    let now = jiff::Timestamp::now();
+    let start: String = regarding.name.iter().flat_map(|name| name.chars()).take(LONGEST).collect();
+    // what a name may not have before a point
+    let name = format!("{}.{:x}", start.trim_end_matches(['.', '-']), now.as_nanosecond());
+    let controller = reporter.controller.clone();
+    K8sEvent {
+        metadata: ObjectMeta { name: Some(name), namespace: regarding.namespace.clone(), ..ObjectMeta::default() },
+        action: Some(event.action),
+        event_time: Some(MicroTime(now)),
+        note: event.note,
+        reason: Some(event.reason),
+        reporting_instance: Some(reporter.instance.clone().unwrap_or_else(|| controller.clone())),
+        reporting_controller: Some(controller),
+        type_: Some(match event.type_ {
+            EventType::Normal => "Normal".to_owned(),
+            EventType::Warning => "Warning".to_owned(),
+        }),
+        regarding: Some(regarding),
+        ..K8sEvent::default()
     }
 }
 
@@ -163,6 +202,24 @@ mod tests {
 
     fn reasons(before: &[Condition], after: &[Condition]) -> Vec<String> {
         news(before, after).into_iter().map(|(_, reason, _)| reason).collect()
+    }
+
+    #[test]
+    fn an_event_about_the_longest_name_has_a_name_that_is_one() {
+        let reporter = Reporter { controller: "outrider-operator".to_owned(), instance: Some("a".to_owned()) };
+        for name in ["a".repeat(253), format!("{}.{}", "a".repeat(235), "b".repeat(17))] {
+            let event = Event {
+                type_: EventType::Warning,
+                reason: "Invalid".to_owned(),
+                note: None,
+                action: "Reconcile".to_owned(),
+                secondary: None,
+            };
+            let about = ObjectReference { name: Some(name.clone()), ..ObjectReference::default() };
+            let event = with_a_name_of_its_own(&reporter, event, about);
+            assert!(crds::names::is_dns_subdomain(event.metadata.name.as_ref().unwrap()), "{:?}", event.metadata.name);
+            assert_eq!(event.regarding.unwrap().name, Some(name));
+        }
     }
 
     #[test]
