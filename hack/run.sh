@@ -14,7 +14,8 @@ hack/lab-tools.sh > /dev/null
 say "compiling"
 if [ "$program" = bench ]; then
   [ -n "${1:-}" ] || fail "which one? make bench B=name"
-  cargo build --release --workspace --all-features --bins
+  # nothing that no bench runs: the optimiser takes minutes for each
+  cargo build --release --workspace --all-features --bin bench --bin outrider-operator --bin outrider-agent
   exec "$(target)/release/$program" "$@"
 fi
 cargo build --workspace --all-features --bins

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent::mirror::Told;
 use anyhow::{Context, ensure};
 use crds::world::WorldKind;
-use e2e::{Cluster, Outrider};
+use e2e::{Cluster, Machine, Outrider};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -16,6 +16,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 const FULL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crds/tests/data/full");
+/// Objects of three machines; db1 is one of them.
 const DEMO: &str = include_str!("../../docs/examples/three-machines.yaml");
 
 #[tokio::test]
@@ -45,6 +46,16 @@ async fn objects_that_use_every_field_come_back_whole() -> anyhow::Result<()> {
     }
     ensure!(objects >= 6, "only {objects} objects");
     Ok(())
+}
+
+/// An operator in its cluster, and a machine that it tells something.
+async fn an_operator_and_db1(cluster: &Cluster) -> anyhow::Result<(Outrider, Machine)> {
+    let operator = Outrider::start(cluster, Duration::from_secs(2)).await?;
+    cluster.apply(DEMO).await?;
+    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
+    let mut db1 = operator.machine("vms/db1", &token)?;
+    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    Ok((operator, db1))
 }
 
 /// Specs and what the API server's refusal has in it; none when it takes them.
@@ -157,11 +168,7 @@ async fn keep(cluster: &Cluster, object: &DynamicObject) -> anyhow::Result<Dynam
 #[tokio::test]
 async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow::Result<()> {
     let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
-    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
-    cluster.apply(DEMO).await?;
-    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
-    let mut db1 = operator.machine("vms/db1", &token)?;
-    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    let (operator, mut db1) = an_operator_and_db1(&cluster).await?;
 
     cluster.kubectl(&["delete", "crd", "externalnodes.crd.antrea.io"]).await?;
     let warned = async || operator.program.log().contains("the kind ExternalNode is going, gone or not served");
@@ -180,6 +187,7 @@ async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow
         warned = cluster.until("the operator says that the kind is gone", warned) => { warned?; }
     }
     // and once more for a machine that comes back just now
+    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
     let mut late = operator.machine("vms/db1", &token)?;
     let refusal = format!("{:#}", late.connect().await.err().context("it was let in")?);
     ensure!(!refusal.contains("gone:"), "a machine that came back was told that it is gone: {refusal}");
@@ -189,11 +197,7 @@ async fn nobody_is_told_that_they_are_gone_when_the_kind_itself_goes() -> anyhow
 #[tokio::test]
 async fn a_version_that_is_no_longer_served_releases_nobody() -> anyhow::Result<()> {
     let cluster = Cluster::start_with(e2e::outrider::options()?).await?;
-    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
-    cluster.apply(DEMO).await?;
-    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
-    let mut db1 = operator.machine("vms/db1", &token)?;
-    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    let (operator, mut db1) = an_operator_and_db1(&cluster).await?;
 
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let kind = "externalnodes.crd.antrea.io";
@@ -259,11 +263,7 @@ async fn an_object_that_cannot_be_read_says_so_and_no_other_is_affected() -> any
     let refused = async || cluster.apply(&UNREADABLE.replace("POLICY", "more")).await.is_err();
     cluster.until("nonsense is refused again", refused).await?;
 
-    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
-    cluster.apply(DEMO).await?;
-    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
-    let mut db1 = operator.machine("vms/db1", &token)?;
-    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    let (operator, _db1) = an_operator_and_db1(&cluster).await?;
     let conditions = [
         (WorldKind::ExternalNode, "vm9", "Accepted", "spec.interfaces[0].ports: invalid type: string \"none\""),
         (WorldKind::Binding, "all", "Accepted", "spec.subjects: invalid type: string \"none\""),
@@ -308,11 +308,7 @@ async fn kinds_that_another_controller_owns_are_not_written() -> anyhow::Result<
         "metadata": {"name": "crdvalidator.antrea.io"}, "webhooks": [],
     });
     cluster.apply(&webhook.to_string()).await?;
-    let operator = Outrider::start(&cluster, Duration::from_secs(2)).await?;
-    cluster.apply(DEMO).await?;
-    let token = cluster.token("vms", "db1", Some("outrider"), Duration::from_hours(1)).await?;
-    let mut db1 = operator.machine("vms/db1", &token)?;
-    cluster.until("db1 is admitted", async || db1.connect().await.map(|()| true)).await?;
+    let (operator, _db1) = an_operator_and_db1(&cluster).await?;
     let leads = async || {
         let (_, metrics) = operator.health("/metrics").await?;
         let said = ["outrider_leading 1", r#"outrider_foreign_owner{kind="ExternalEntity"} 1"#];
