@@ -27,7 +27,7 @@ complain() {
 }
 
 # shellcheck disable=SC2016 # The backticks are meant.
-for document in README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md docs/**/*.md; do
+for document in README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md bench/README.md docs/**/*.md; do
   [ -e "$document" ] || continue
   while read -r path; do
     exists "$(sed -E 's/<[^>]*>/*/g' <<< "$path")" "$document" || complain "$document" "$path"

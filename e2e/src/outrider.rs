@@ -136,6 +136,8 @@ pub struct Machine {
     operator: Operator,
     /// What it was told.
     pub mirror: Mirror,
+    /// Each frame as it came, of what was committed and of what was not.
+    pub heard: Vec<String>,
     stream: Option<Stream>,
     node: NodeName,
     digest: u64,
@@ -148,7 +150,7 @@ impl Machine {
         fs::write(&token_file, token)?;
         let addresses = vec![address.to_string().parse().map_err(|error| anyhow!("{error}"))?];
         let operator = Operator::new(Settings { addresses, ca, token_file, limits: Limits::default() });
-        Ok(Self { operator, mirror: Mirror::new(Some(node.clone())), stream: None, node, digest: 0 })
+        Ok(Self { operator, mirror: Mirror::new(Some(node.clone())), heard: Vec::new(), stream: None, node, digest: 0 })
     }
 
     /// Connects, resuming from what it has, and reads to the first commit.
@@ -174,6 +176,7 @@ impl Machine {
         loop {
             let frame =
                 tokio::time::timeout(Duration::from_secs(30), stream.next()).await.context("nothing for 30 s")??;
+            self.heard.push(format!("{frame:?}"));
             if let Some(told) = self.mirror.frame(frame)? {
                 return Ok(told);
             }

@@ -35,8 +35,13 @@ fn check(cases: &BTreeMap<String, Case>, root: &Path) -> anyhow::Result<usize> {
             let source = fs::read_to_string(root.join(file)).with_context(|| format!("{id}: no file {file}"))?;
             let named = source.match_indices(&format!("fn {function}(")).next();
             let (at, _) = named.with_context(|| format!("{id}: {file} has no function {function}"))?;
-            let before = &source[at.saturating_sub(200)..at];
-            ensure!(before.contains("test]") || before.contains("proptest!"), "{id}: {function} is no test");
+            // its attributes: the lines right before it
+            let mut before = source[..at].lines().rev().skip(usize::from(!source[..at].ends_with('\n')));
+            let is_test = before
+                .by_ref()
+                .take_while(|line| line.trim_start().starts_with(['#', '/']))
+                .any(|l| l.contains("test]") || l.contains("test("));
+            ensure!(is_test, "{id}: {function} is no test");
             tests += 1;
         }
     }

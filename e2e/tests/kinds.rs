@@ -95,6 +95,26 @@ const SPECS: &[(WorldKind, &str, Option<&str>)] = &[
     (WorldKind::NetworkPolicy, "{priority: 5, RULES: [{action: Shrug}]}", Some("action")),
     (WorldKind::NetworkPolicy, "{priority: five, RULES: [{action: Drop}]}", Some("priority")),
     (WorldKind::NetworkPolicy, "{RULES: [{action: Drop}]}", Some("priority")),
+    (
+        WorldKind::NetworkPolicy,
+        "{priority: 5, ingress: [{action: Drop, from: [{}]}], appliedTo: [{}]}",
+        Some("appliedTo[0]"),
+    ),
+    (
+        WorldKind::NetworkPolicy,
+        "{priority: 5, appliedTo: [{externalEntitySelector: {}}], egress: [{action: Drop, l7Protocols: [{http: {}}]}]}",
+        Some("l7Protocols"),
+    ),
+    (
+        WorldKind::NetworkPolicy,
+        "{priority: 5, appliedTo: [{externalEntitySelector: {}}], egress: [{action: Drop, to: [{ipBlock: {cidr: 10.0.0.0/8}}], toServices: [{name: a, namespace: b}]}]}",
+        Some("toServices"),
+    ),
+    (WorldKind::NetworkPolicy, "{priority: 5}", Some("appliedTo")),
+    (WorldKind::ExternalNode, "{interfaces: [{name: a-name-of-16-byte}]}", Some("15 bytes")),
+    (WorldKind::ExternalNode, "{interfaces: [{name: a, allowedCIDRs: ['fe80::/10']}]}", Some("allowedCIDRs[0]")),
+    (WorldKind::ExternalEntity, "{endpoints: [{ip: 10.0.0.300}]}", Some("ip")),
+    (WorldKind::ExternalEntity, "{endpoints: [{ip: 10.0.0.3}], ports: [{port: ssh}]}", None),
     (WorldKind::Binding, "{subjects: [{kind: User, name: u}], externalNodes: ['*']}", None),
     (WorldKind::Binding, "{subjects: [{kind: User, name: u}], nodeSelector: {}}", None),
     (WorldKind::Binding, "{subjects: [{kind: User, name: u}]}", Some("exactly one")),
@@ -279,17 +299,34 @@ async fn an_object_that_cannot_be_read_says_so_and_no_other_is_affected() -> any
         };
         cluster.until_object(&api, name, &format!("{kind} old/{name} says what is wrong"), is_said).await?;
     }
-    // the server refuses any write of this one, its status included, so an event has to do
+    // the kind has no conditions, and a text for a port is legal
+    let entity = "{apiVersion: crd.antrea.io/v1alpha2, kind: ExternalEntity, metadata: {name: e, namespace: old}, \
+                  spec: {endpoints: [{ip: 10.0.0.7}], ports: [{port: ssh, name: login}]}}";
+    cluster.apply(entity).await?;
+    // and of the policy the server refuses any write, its status included: events have to do
     let events: Api<Event> = Api::namespaced(cluster.client.clone(), "old");
     let told = async || {
         let events = events.list(&ListParams::default().fields("reason=Invalid")).await?;
-        Ok::<_, kube::Error>(events.items.iter().any(|event| {
-            let note = event.note.as_deref().unwrap_or_default();
-            let regarding = event.regarding.as_ref().and_then(|object| object.kind.as_deref());
-            regarding == Some("NetworkPolicy") && note.contains("spec.appliedTo: invalid type: string \"none\"")
-        }))
+        let is_told = |(kind, what): &(&str, &str)| {
+            events.items.iter().any(|event| {
+                let regarding = event.regarding.as_ref().and_then(|object| object.kind.as_deref());
+                regarding == Some(*kind) && event.note.as_deref().is_some_and(|note| note.contains(what))
+            })
+        };
+        let wanted = [
+            ("NetworkPolicy", "spec.appliedTo: invalid type: string \"none\""),
+            ("ExternalEntity", "spec.ports[0].port: \"ssh\": must be a number"),
+        ];
+        Ok::<_, kube::Error>(wanted.iter().all(is_told))
     };
-    cluster.until("an event tells what is wrong with the policy", told).await?;
+    cluster.until("events tell what is wrong with the policy and the entity", told).await?;
+    let counted = async || {
+        let (_, metrics) = operator.health("/metrics").await?;
+        let kinds = ["ExternalEntity", "ExternalNode", "NetworkPolicy", "ExternalNodeBinding"];
+        let lines = kinds.map(|kind| format!("outrider_invalid_objects{{kind=\"{kind}\"}} 1\n"));
+        Ok::<_, anyhow::Error>(lines.iter().all(|line| metrics.contains(line)))
+    };
+    cluster.until("the metric counts one of each", counted).await?;
     operator.stop().await
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crds::names::Key;
-use crds::world::{Bad, Object, Stored, World, WorldKind};
+use crds::world::{Object, Stored, World, WorldKind};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event as K8sEvent;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, MicroTime, ObjectMeta};
@@ -18,7 +18,7 @@ use crate::hub::Hub;
 use crate::unreadable;
 use crds::chain::Chain;
 
-/// How many unreadable objects are remembered as told.
+/// How many troubles are remembered as told.
 const REMEMBERED: usize = 10_000;
 
 /// The longest name of an object after which the recorder can name an event: it adds a point and 16 digits.
@@ -62,9 +62,9 @@ impl Events {
         }
     }
 
-    /// Tells once that an object can't be read.
-    pub async fn unreadable(&self, kind: WorldKind, bad: &Bad) {
-        let id = (kind, bad.metadata.uid.clone().unwrap_or_default(), bad.error.clone());
+    /// Tells once what is wrong with an object.
+    pub async fn invalid(&self, kind: WorldKind, meta: &ObjectMeta, why: String) {
+        let id = (kind, meta.uid.clone().unwrap_or_default(), why.clone());
         {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             if told.len() >= REMEMBERED {
@@ -74,7 +74,7 @@ impl Events {
                 return;
             }
         }
-        self.tell(kind, &bad.metadata, EventType::Warning, "Invalid".to_owned(), bad.error.clone()).await;
+        self.tell(kind, meta, EventType::Warning, "Invalid".to_owned(), why).await;
     }
 
     /// Tells that we leave the shared kinds to somebody else, on a namespace.

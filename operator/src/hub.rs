@@ -93,8 +93,8 @@ impl Hub {
             for event in events {
                 live.apply(event, &mut touched);
             }
-            self.metrics.resolve_seconds.observe(start.elapsed().as_secs_f64());
             self.publish(&live, &touched);
+            self.metrics.resolve_seconds.observe(start.elapsed().as_secs_f64());
         }
         if touched.bindings {
             self.bindings.send_modify(|n| *n += 1);

@@ -41,7 +41,7 @@ pub struct Metrics {
     pub resolve_seconds: Histogram,
     /// Objects as last seen.
     pub objects: Family<OfKind, Gauge>,
-    /// Objects that can't be decoded.
+    /// Objects that can't be decoded, or mean nothing in part and have no condition to tell it.
     pub invalid_objects: Family<OfKind, Gauge>,
     /// Open streams of agents.
     pub streams: Gauge,
@@ -90,7 +90,11 @@ impl Metrics {
         } = all.clone();
         registry.register("resolve_seconds", "From a batch of events to the views", resolve_seconds);
         registry.register("objects", "Objects as last seen", objects);
-        registry.register("invalid_objects", "Objects that can't be decoded", invalid_objects);
+        registry.register(
+            "invalid_objects",
+            "Objects that can't be decoded, or mean nothing in part and have no condition to tell it",
+            invalid_objects,
+        );
         registry.register("streams", "Open streams of agents", streams);
         registry.register("stream_bytes", "Bytes of frames handed to connections", stream_bytes);
         registry.register("calls", "Calls of agents by HTTP status", calls);

@@ -21,7 +21,7 @@ use crate::runtime::Runtime;
 use crate::serve::{self, App};
 use crate::tls::{self, TlsListener};
 use crate::writer::Writer;
-use crate::{client, files, foreign, health, http};
+use crate::{client, files, foreign, health, http, unreadable};
 
 /// Events on their way to the resolver; a watch that is faster waits.
 const EVENTS: usize = 4096;
@@ -145,13 +145,16 @@ async fn observe(hub: Arc<Hub>, leading: channel::Receiver<Leadership>, events: 
         every.tick().await;
         let (counts, foreign) = {
             let live = hub.live();
-            let counts: Vec<_> = WorldKind::ALL.iter().map(|kind| (*kind, live.world().count(*kind))).collect();
+            let counts: Vec<_> = WorldKind::ALL
+                .iter()
+                .map(|kind| (*kind, live.world().count(*kind).0, unreadable::count(live.world(), *kind)))
+                .collect();
             (counts, foreign::owner(live.world(), jiff::Timestamp::now()))
         };
-        for (kind, (all, unreadable)) in counts {
+        for (kind, all, invalid) in counts {
             let label = OfKind { kind: kind.to_string() };
             hub.metrics.objects.get_or_create(&label).set(i64::try_from(all).unwrap_or(i64::MAX));
-            hub.metrics.invalid_objects.get_or_create(&label).set(i64::try_from(unreadable).unwrap_or(i64::MAX));
+            hub.metrics.invalid_objects.get_or_create(&label).set(i64::try_from(invalid).unwrap_or(i64::MAX));
             if kind.is_shared() {
                 hub.metrics.foreign_owner.get_or_create(&label).set(i64::from(foreign.is_some()));
             }

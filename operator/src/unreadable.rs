@@ -1,10 +1,12 @@
 //! What an object that can't be decoded says of itself: a condition, like any other trouble.
 
 use crds::binding::ExternalNodeBindingStatus;
+use crds::check::{self, Violation};
 use crds::external_node::ExternalNodeStatus;
+use crds::names::Key;
 use crds::policy::{NetworkPolicyStatus, Phase};
-use crds::world::{Bad, WorldKind};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use crds::world::{Bad, Stored, Watched, World, WorldKind};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::core::DynamicObject;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,8 +60,53 @@ pub fn conditions(bad: &Bad) -> Vec<Condition> {
     serde_json::from_value(bad.status["conditions"].clone()).unwrap_or_default()
 }
 
+/// What is wrong with objects of kinds that have no conditions to tell it, as an event and a metric tell it: each by its
+/// kind, its metadata and the words.
+pub fn untold(world: &World, kind: WorldKind, key: &Key) -> Option<(ObjectMeta, String)> {
+    match kind {
+        WorldKind::ExternalEntity => trouble(world.external_entities.get(key)?, check::external_entity),
+        WorldKind::Tier => trouble(world.tiers.get(key)?, check::tier),
+        WorldKind::ExternalNode => unsaid(world.external_nodes.get(key)?),
+        WorldKind::NetworkPolicy => unsaid(world.policies.get(key)?),
+        WorldKind::Binding => unsaid(world.bindings.get(key)?),
+        _ => None,
+    }
+}
+
+/// How many objects of `kind` can't be read, or have a field that means nothing and no condition to tell it.
+pub fn count(world: &World, kind: WorldKind) -> usize {
+    match kind {
+        WorldKind::ExternalEntity => {
+            world.external_entities.values().filter(|e| trouble(e, check::external_entity).is_some()).count()
+        }
+        WorldKind::Tier => world.tiers.values().filter(|t| trouble(t, check::tier).is_some()).count(),
+        kind => world.count(kind).1,
+    }
+}
+
+fn trouble<K>(stored: &Stored<K>, check: fn(&K) -> Vec<Violation>) -> Option<(ObjectMeta, String)>
+where
+    K: Watched,
+{
+    match stored {
+        Stored::Bad(bad) => Some((bad.metadata.clone(), message(bad))),
+        Stored::Good(object) => {
+            let wrong: Vec<_> = check(object).iter().take(8).map(ToString::to_string).collect();
+            (!wrong.is_empty()).then(|| (object.meta().clone(), wrong.join("; ")))
+        }
+    }
+}
+
+/// What can't be read and doesn't say so: the API server may refuse even the status that would.
+fn unsaid<K: Watched>(stored: &Stored<K>) -> Option<(ObjectMeta, String)> {
+    match stored {
+        Stored::Bad(bad) if !is_said(bad) => Some((bad.metadata.clone(), message(bad))),
+        _ => None,
+    }
+}
+
 /// Whether the object has a condition that says that it can't be read.
-pub fn is_said(bad: &Bad) -> bool {
+fn is_said(bad: &Bad) -> bool {
     conditions(bad).iter().any(|c| c.status == "False" && c.reason == "Invalid" && c.message == message(bad))
 }
 

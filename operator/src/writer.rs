@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crds::world::{Bad, Event, Object, Stored, Watched, WorldKind};
+use crds::world::{Event, Object, WorldKind};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::core::DynamicObject;
 use kube::{Client, ResourceExt};
@@ -191,7 +191,7 @@ impl Writer {
         let foreign = foreign.is_some();
         let (left, changes): (Vec<_>, _) = changes.into_iter().partition(|c| foreign && c.kind().is_shared());
         let (wrote, result) = self.execute_all(&work, changes).await;
-        self.tell_unreadable(&work, foreign).await;
+        self.tell_trouble(&work, foreign).await;
         let again = if left.is_empty() { again } else { Some(foreign::RECHECK) };
         Outcome { work, result, wrote, again }
     }
@@ -212,20 +212,22 @@ impl Writer {
     }
 
     /// An event tells what no condition could: the kind has none, or the API server refuses the object with it.
-    async fn tell_unreadable(&self, work: &Work, foreign: bool) {
-        let bad = self.hub.with_context(false, |ctx| {
+    async fn tell_trouble(&self, work: &Work, foreign: bool) {
+        let troubles: Vec<_> = self.hub.with_context(false, |ctx| {
             let world = ctx.world();
-            match work {
-                Work::Entity(id) => unsaid(WorldKind::ExternalEntity, world.external_entities.get(id)),
-                Work::Node(key) => unsaid(WorldKind::ExternalNode, world.external_nodes.get(key)),
-                Work::Policy(key) => unsaid(WorldKind::NetworkPolicy, world.policies.get(key)),
-                Work::Binding(key) => unsaid(WorldKind::Binding, world.bindings.get(key)),
-                Work::Tiers => unsaid(WorldKind::Tier, world.tiers.values()),
+            let objects = match work {
+                Work::Entity(key) => vec![(WorldKind::ExternalEntity, key.clone())],
+                Work::Node(key) => vec![(WorldKind::ExternalNode, key.clone())],
+                Work::Policy(key) => vec![(WorldKind::NetworkPolicy, key.clone())],
+                Work::Binding(key) => vec![(WorldKind::Binding, key.clone())],
+                Work::Tiers => world.tiers.keys().map(|key| (WorldKind::Tier, key.clone())).collect(),
                 Work::AgentInfo(_) => vec![],
-            }
+            };
+            let ours = objects.into_iter().filter(|(kind, _)| !(foreign && kind.is_shared()));
+            ours.filter_map(|(kind, key)| Some((kind, unreadable::untold(world, kind, &key)?))).collect()
         });
-        for (kind, bad) in bad.into_iter().filter(|(kind, _)| !(foreign && kind.is_shared())) {
-            self.events.unreadable(kind, &bad).await;
+        for (kind, (meta, why)) in troubles {
+            self.events.invalid(kind, &meta, why).await;
         }
     }
 
@@ -294,18 +296,6 @@ impl Writer {
             }
         })
     }
-}
-
-/// Those of `stored` that can't be read and don't say so.
-fn unsaid<'a, K: Watched + 'a>(
-    kind: WorldKind,
-    stored: impl IntoIterator<Item = &'a Stored<K>>,
-) -> Vec<(WorldKind, Arc<Bad>)> {
-    let bad = stored.into_iter().filter_map(|stored| match stored {
-        Stored::Bad(bad) if !unreadable::is_said(bad) => Some((kind, Arc::clone(bad))),
-        _ => None,
-    });
-    bad.collect()
 }
 
 /// Who we are among those who write fields.

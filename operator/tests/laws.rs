@@ -244,6 +244,10 @@ enum Fault {
     NotInNeedsTheKey,
     /// The selector of namespaces is not looked at.
     AnyNamespace,
+    /// A sign of life that is more: another node.
+    NewUid,
+    /// A sign of life that is more: another policy.
+    NewGeneration,
 }
 
 fn feed(live: &mut Live, event: Event, fault: Fault) -> Touched {
@@ -320,6 +324,38 @@ fn an_untouched_node_has_the_same_view(steps: Vec<Step>, fault: Fault) -> Result
                 prop_assert!(same_allocations(view, &live.view(node)));
             }
         }
+    }
+    Ok(())
+}
+
+/// Heartbeats, annotations and the server's bookkeeping are no news to anybody.
+fn a_sign_of_life_is_no_news(steps: Vec<Step>, fault: Fault) -> Result<(), TestCaseError> {
+    let (mut server, mut live) = (Server::default(), ready());
+    for step in steps {
+        for event in server.event(step) {
+            feed(&mut live, event, Fault::None);
+        }
+    }
+    let before: Vec<_> = node_names().map(|n| (live.view(&n), n)).collect();
+    let objects: Vec<_> = server.objects.clone().into_iter().collect();
+    for ((kind, _), mut object) in objects {
+        object["metadata"]["annotations"] = json!({"seen": "now"});
+        object["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
+        if kind == WorldKind::ExternalNode {
+            object["status"]["lastHeartbeat"] = json!("2026-01-01T00:00:59Z");
+        }
+        match (fault, kind) {
+            (Fault::NewUid, WorldKind::ExternalNode) => object["metadata"]["uid"] = json!("another"),
+            (Fault::NewGeneration, WorldKind::NetworkPolicy) => object["metadata"]["generation"] = json!(2),
+            _ => {}
+        }
+        for event in server.event(Step::Put(kind, object)) {
+            feed(&mut live, event, Fault::None);
+        }
+    }
+    for (view, node) in &before {
+        prop_assert!(view.diff(&live.view(node)).is_empty(), "{} is told something", node);
+        prop_assert!(same_allocations(view, &live.view(node)));
     }
     Ok(())
 }
@@ -510,6 +546,11 @@ fn a_node_that_was_not_touched_is_told_nothing() {
     holds_and_catches(an_untouched_node_has_the_same_view, &[Fault::NodeForgotten, Fault::Reallocated]);
     // the other half: what reaches an untouched node would be seen by it
     holds_and_catches(nobody_hears_of_what_does_not_concern_them, &[Fault::Gossip, Fault::PolicyLeaked]);
+}
+
+#[test]
+fn a_heartbeat_is_told_to_nobody() {
+    holds_and_catches(a_sign_of_life_is_no_news, &[Fault::NewUid, Fault::NewGeneration]);
 }
 
 #[test]

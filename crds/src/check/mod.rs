@@ -18,11 +18,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use crate::names::is_dns_subdomain;
 
 mod binding;
+mod external_entity;
 mod external_node;
 mod policy;
 mod tier;
 
 pub use binding::binding;
+pub use external_entity::external_entity;
 pub use external_node::{external_node, grace};
 pub use policy::policy;
 pub use tier::{tier, tier_among, tier_change};

@@ -127,7 +127,10 @@ fn accepted(ctx: &Context<'_>, key: &Key, node: &ExternalNode) -> Say {
         return yes("Accepted", "");
     }
     let shared = sharers.iter().map(|(ip, other)| format!("{ip} is listed by {other} too"));
-    no("DuplicateAddress", format!("{}; policies follow the machine that really has it", list(shared)))
+    no(
+        "DuplicateAddress",
+        format!("{}; peers are told it of both; remove it from the machine that does not have it", list(shared)),
+    )
 }
 
 fn list(texts: impl Iterator<Item = String>) -> String {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
@@ -13,12 +13,15 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::authorize::Identity;
 
-/// How long an answer of the API server is believed.
-const BELIEVED: Duration = Duration::from_secs(10);
+/// How long a token that was accepted is believed in: as long as that of an open stream, and not after its end.
+const BELIEVED: Duration = Duration::from_mins(1);
+
+/// How long a "no" is believed.
+const REFUSED: Duration = Duration::from_secs(10);
 
 /// Answers remembered at once.
 const REMEMBERED: usize = 20_000;
@@ -91,12 +94,12 @@ impl Authenticator {
         }
     }
 
-    /// Who `token` belongs to, by an answer that may be `BELIEVED` old.
+    /// Who `token` belongs to, by an answer that may be `BELIEVED` or `REFUSED` old.
     pub async fn authenticate(&self, token: &str) -> Result<Arc<Authenticated>, Error> {
         let key = key(token);
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         match known {
-            Some((at, known)) if at.elapsed() < BELIEVED => {
+            Some((at, known)) if is_fresh(at, &known) => {
                 known.map_err(|(claimed, reason)| Error::Rejected { claimed, reason })
             }
             _ => self.ask_and_remember(token, &self.comers).await,
@@ -112,7 +115,7 @@ impl Authenticator {
         let known = timeout(PATIENCE, self.ask(token, turns)).await.unwrap_or(Err(Error::Late))?;
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= REMEMBERED {
-            all.retain(|_, (at, _)| at.elapsed() < BELIEVED);
+            all.retain(|_, (at, known)| is_fresh(*at, known));
         }
         if all.len() < REMEMBERED {
             all.insert(key(token), (Instant::now(), known.clone()));
@@ -142,6 +145,13 @@ impl Authenticator {
             groups: user.groups.unwrap_or_default().into_iter().collect(),
         };
         Ok(Ok(Arc::new(Authenticated { identity, expires: claims.expires })))
+    }
+}
+
+fn is_fresh(at: Instant, known: &Known) -> bool {
+    match known {
+        Ok(who) => at.elapsed() < BELIEVED && who.expires.is_none_or(|end| Timestamp::now() < end),
+        Err(_) => at.elapsed() < REFUSED,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::num::NonZeroU32;
+use std::sync::Mutex;
 
 use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::extract::ConnectInfo;
@@ -9,15 +11,15 @@ use axum::http::{Request, Response, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use crds::world::World;
-use futures::StreamExt;
+use futures::{StreamExt, stream};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tower::ServiceExt;
 
 use super::*;
 use crate::http::Peer;
+use crate::limit::{self, Rate};
 use crate::metrics::Metrics;
 use crate::testing::{Objects, world};
 
@@ -62,7 +64,11 @@ fn status(code: u16, name: &str) -> Value {
 }
 
 fn known() -> Answer {
-    let user = json!({"username": "system:serviceaccount:vms:agent", "groups": []});
+    known_as("system:serviceaccount:vms:agent")
+}
+
+fn known_as(user: &str) -> Answer {
+    let user = json!({"username": user, "groups": []});
     (201, json!({"spec": {}, "status": {"authenticated": true, "audiences": ["outrider"], "user": user}}))
 }
 
@@ -104,6 +110,10 @@ fn policy(name: &str) -> Objects {
 
 impl Operator {
     fn start(binding: Objects) -> Self {
+        Self::start_with(binding, limit::Settings::default())
+    }
+
+    fn start_with(binding: Objects, limits: limit::Settings) -> Self {
         let metrics = Metrics::new(&mut Registry::default());
         let hub = Arc::new(Hub::new(World::waiting_for(&[]), BEAT, metrics));
         hub.apply([vm1().put(), binding.put(), policy("first").put()].concat());
@@ -111,17 +121,35 @@ impl Operator {
         answers.set(REVIEW, known());
         answers.set(KIND, kind(true));
         let (leader, leading) = channel::channel(Leadership::unknown());
-        let app = App::new(Arc::clone(&hub), answers.client(), leading, BEAT, CancellationToken::new());
+        let mut app = App::new(Arc::clone(&hub), answers.client(), leading, BEAT, CancellationToken::new());
+        app.limits = Limits::new(limits);
         Self { hub, answers, router: router(Arc::new(app)), _leading: leader }
     }
 
     async fn call(&self, request: axum::http::request::Builder, body: Body, lasts: i64) -> Response<Body> {
+        self.call_as("agent", request, body, lasts).await
+    }
+
+    /// A call with the token of `who`, which the API server takes for the agent's whoever it is.
+    async fn call_as(
+        &self,
+        who: &str,
+        request: axum::http::request::Builder,
+        body: Body,
+        lasts: i64,
+    ) -> Response<Body> {
         let expires = jiff::Timestamp::now().as_second() + lasts;
-        let claims = URL_SAFE_NO_PAD.encode(json!({"sub": "agent", "exp": expires}).to_string());
+        let claims = URL_SAFE_NO_PAD.encode(json!({"sub": who, "exp": expires}).to_string());
         let mut request = request.header("authorization", format!("Bearer e30.{claims}.c2ln")).body(body).unwrap();
         let peer = Peer { addr: "192.0.2.1:1".parse().unwrap(), certificates: Arc::default() };
         request.extensions_mut().insert(ConnectInfo(peer));
         self.router.clone().oneshot(request).await.unwrap()
+    }
+
+    /// How the report is answered.
+    async fn report(&self, node: &str, uid: &str) -> (u16, Value) {
+        let body = json!({"node": node, "uid": uid, "digest": "d"}).to_string();
+        said(self.call(Request::post("/v1/report"), Body::from(body), 3600).await).await
     }
 
     /// A stream with the token of an hour.
@@ -136,6 +164,11 @@ impl Operator {
         reader.until("commit").await;
         reader
     }
+}
+
+async fn said(answer: Response<Body>) -> (u16, Value) {
+    let status = answer.status().as_u16();
+    (status, serde_json::from_slice(&to_bytes(answer.into_body(), 10_000).await.unwrap()).unwrap())
 }
 
 struct Reader(BodyDataStream);
@@ -335,4 +368,90 @@ async fn a_question_that_makes_no_sense_is_refused_like_any_other() {
     }
     let refused = crate::metrics::OfCall { call: "watch".to_owned(), status: 400 };
     assert_eq!(operator.hub.metrics.calls.get_or_create(&refused).get(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_is_taken_for_the_node_that_the_identity_may_act_for_and_no_other() {
+    let operator = Operator::start(bound().node("other/vm3"));
+    assert_eq!(operator.report("vms/vm1", "uid of vms/vm1").await, (200, json!({"want": "full"})));
+    let (code, refusal) = operator.report("other/vm3", "uid of other/vm3").await;
+    assert_eq!(code, 403, "{refusal}");
+    assert!(refusal["message"].as_str().unwrap().contains("no ExternalNodeBinding lets"), "{refusal}");
+    let (code, refusal) = operator.report("vms/vm1", "of before").await;
+    assert_eq!(code, 409, "{refusal}");
+    let (code, refusal) = operator.report("vms/vm9", "a").await;
+    assert_eq!(code, 404, "{refusal}");
+    operator.hub.apply(bound().deleted());
+    let (code, refusal) = operator.report("vms/vm1", "uid of vms/vm1").await;
+    assert_eq!(code, 403, "{refusal}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_report_is_refused() {
+    let operator = Operator::start(bound());
+    let send = async |request: axum::http::request::Builder, body: Body| {
+        said(operator.call(request, body, 3600).await).await.0
+    };
+    let report = || Request::post("/v1/report");
+    assert_eq!(send(report(), Body::from("{")).await, 400);
+    assert_eq!(send(report(), Body::from("[]")).await, 400);
+    assert_eq!(send(report(), Body::from(vec![b' '; (4 << 20) + 1])).await, 413);
+    let endless = stream::once(async { Ok::<_, Infallible>("{") }).chain(stream::pending());
+    assert_eq!(send(report(), Body::from_stream(endless)).await, 408, "a body that never ends");
+    assert_eq!(send(report().header("outrider-wire", "2"), Body::from("{}")).await, 505);
+    let forwarded = report().header("outrider-forwarded", "1");
+    assert_eq!(send(forwarded, Body::from("{}")).await, 421, "this replica doesn't lead");
+    let watch = Request::post("/v1/watch?node=vms/vm1");
+    assert_eq!(send(watch, Body::from(vec![b' '; (4 << 20) + 1])).await, 413);
+}
+
+#[tokio::test]
+async fn one_identity_may_ask_so_often_and_others_all_the_same() {
+    let operator = Operator::start(bound());
+    let other = known_as("system:serviceaccount:vms:other");
+    let mut codes = Vec::new();
+    for _ in 0..11 {
+        let answer = operator.call(Request::get("/v1/watch?node=vms/none"), Body::empty(), 3600).await;
+        codes.push(answer.status().as_u16());
+        if answer.status() == 429 {
+            assert!(answer.headers()["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
+        }
+    }
+    assert_eq!((&codes[..10], codes[10]), (&[404; 10][..], 429));
+    let mut reports = Vec::new();
+    for _ in 0..21 {
+        reports.push(operator.report("vms/vm1", "uid of vms/vm1").await.0);
+    }
+    assert_eq!((&reports[..20], reports[20]), (&[200; 20][..], 429), "reports have a bucket of their own");
+    operator.answers.set(REVIEW, other);
+    let answer = operator.call_as("other", Request::get("/v1/watch?node=vms/vm1"), Body::empty(), 3600).await;
+    assert_eq!(answer.status(), 403, "another identity is judged, not sent away");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_identity_may_have_sixteen_streams() {
+    let often = Rate { burst: NonZeroU32::MAX, per_second: NonZeroU32::MAX };
+    let operator = Operator::start_with(bound(), limit::Settings { watch: often, ..limit::Settings::default() });
+    let mut streams = Vec::new();
+    while streams.len() < 16 {
+        streams.push(operator.stream().await);
+    }
+    let more = || Request::get("/v1/watch?node=vms/vm1");
+    let (code, refusal) = said(operator.call(more(), Body::empty(), 3600).await).await;
+    assert_eq!(code, 429, "{refusal}");
+    assert!(refusal["message"].as_str().unwrap().contains("16 streams"), "{refusal}");
+    streams.pop();
+    assert_eq!(operator.call(more(), Body::empty(), 3600).await.status(), 200, "there is a place again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_reviewed_once_a_minute_and_not_at_each_call() {
+    let operator = Operator::start(bound());
+    let report = async || operator.report("vms/vm1", "uid of vms/vm1").await.0;
+    assert_eq!(report().await, 200);
+    operator.answers.set(REVIEW, None);
+    tokio::time::advance(Duration::from_secs(59)).await;
+    assert_eq!(report().await, 200, "known");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(report().await, 503, "to be asked for again, and nobody answers");
 }
