@@ -81,17 +81,29 @@ pub fn unknown(reason: &str, message: impl Into<String>) -> Say {
     Say { status: "Unknown", reason: reason.to_owned(), message: message.into() }
 }
 
+/// The longest message of a condition, in bytes. It may quote what an object says, and that may be very long.
+const LONGEST: usize = 4096;
+
 impl Say {
-    /// The condition `kind` with these words. Its transition time is `before`'s when the status is the same.
+    /// The condition `kind` with these words, of which a very long message keeps its start. Its transition time is `before`'s when the status is the same.
     pub fn condition(self, kind: &str, before: &[Condition], generation: Option<i64>, now: &Time) -> Condition {
         let same = before.iter().find(|c| c.type_ == kind && c.status == self.status);
         Condition {
             type_: kind.to_owned(),
             status: self.status.to_owned(),
             reason: self.reason,
-            message: self.message,
+            message: start_of(self.message, LONGEST),
             last_transition_time: same.map_or_else(|| now.clone(), |c| c.last_transition_time.clone()),
             observed_generation: generation,
         }
     }
+}
+
+/// `text`, or what of it fits in `most` bytes with a "…" after it.
+pub fn start_of(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most.saturating_sub("…".len())));
+        text.push('…');
+    }
+    text
 }

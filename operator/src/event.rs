@@ -98,8 +98,7 @@ impl Events {
             ..ObjectReference::default()
         };
         // events.k8s.io takes notes of less than 1 KiB
-        let end = (0..=1000.min(note.len())).rev().find(|i| note.is_char_boundary(*i)).unwrap_or_default();
-        note.truncate(end);
+        note.truncate(note.floor_char_boundary(1000));
         let event = Event { type_, reason, note: Some(note), action: "Reconcile".to_owned(), secondary: None };
         let published = if reference.name.as_ref().is_some_and(|name| name.len() > LONGEST) {
             let events = Api::namespaced(self.client.clone(), reference.namespace.as_deref().unwrap_or("default"));

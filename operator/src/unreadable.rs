@@ -13,10 +13,13 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::change::Change;
-use crate::context::{Context, no};
+use crate::context::{Context, no, start_of};
 
 #[cfg(test)]
 mod tests;
+
+/// The longest message, in bytes: it quotes what could not be read.
+const LONGEST: usize = 1024;
 
 /// The status write that says of an ExternalNode what can't be read, if it doesn't say so yet. What its other
 /// conditions last said stays.
@@ -111,7 +114,7 @@ fn is_said(bad: &Bad) -> bool {
 }
 
 fn message(bad: &Bad) -> String {
-    format!("the object can't be read: {}", bad.error)
+    start_of(format!("the object can't be read: {}", bad.error), LONGEST)
 }
 
 fn invalid(ctx: &Context<'_>, bad: &Bad, kind: &str, before: &[Condition], generation: Option<i64>) -> Condition {

@@ -46,3 +46,12 @@ fn a_report_of_a_namesake_is_not_heard() {
     let key = Key::new("vms", "vm1");
     assert!(scene.ctx().heard(&key, scene.live.world().external_nodes[&key].meta()).is_none());
 }
+
+#[test]
+fn a_condition_keeps_the_start_of_a_very_long_message() {
+    let now = Time(jiff::Timestamp::UNIX_EPOCH);
+    let message = |text: String| no("Invalid", text).condition("Accepted", &[], None, &now).message;
+    assert_eq!(message("short".to_owned()), "short");
+    let long = message("é".repeat(10_000));
+    assert!(long.len() <= 4096 && long.ends_with("é…"));
+}

@@ -173,8 +173,7 @@ fn failures(failed: &[(NodeName, String)]) -> String {
     let nodes: Vec<_> = failed.iter().map(|(node, why)| format!("{:?}:{why:?}", node.to_string())).collect();
     let mut text = format!("Failed Nodes count {}: {}", failed.len(), nodes.join(", "));
     if text.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|i| text.is_char_boundary(*i)).unwrap_or_default();
-        text.truncate(end);
+        text.truncate(text.floor_char_boundary(LONGEST));
         text.push_str("...");
     }
     text

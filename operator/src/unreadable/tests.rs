@@ -63,3 +63,16 @@ fn what_the_machine_last_said_stays_on_its_unreadable_node() {
     spoil(&mut scene, WorldKind::ExternalNode, "vms/vm1", |o| o["spec"]["interfaces"] = json!(1));
     assert_eq!(scene.says(WorldKind::ExternalNode, "vms/vm1", "Healthy"), before);
 }
+
+#[test]
+fn a_long_text_in_the_wrong_place_is_told_by_its_start_and_once() {
+    let mut scene = scene();
+    scene.settle();
+    let long = json!("x".repeat(100_000));
+    spoil(&mut scene, WorldKind::NetworkPolicy, "vms/p", |o| o["spec"]["appliedTo"] = long);
+    let (.., message) = scene.condition(WorldKind::NetworkPolicy, "vms/p", "Realizable").unwrap();
+    assert!(message.len() <= 1024 && message.ends_with("xx…"), "{} bytes", message.len());
+    assert_eq!(scene.unfinished(), [""; 0]);
+    let untold = untold(scene.live.world(), WorldKind::NetworkPolicy, &Key::new("vms", "p"));
+    assert_eq!(untold, None, "its condition says it");
+}
