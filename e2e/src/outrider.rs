@@ -130,6 +130,9 @@ impl Outrider {
     }
 }
 
+/// How long a commit may take that was asked for.
+const COMMIT: Duration = Duration::from_mins(1);
+
 /// A machine as the operator sees it: an agent's mirror and stream, without a host.
 #[derive(Debug)]
 pub struct Machine {
@@ -159,15 +162,26 @@ impl Machine {
         self.until_commit().await.map(|_| ())
     }
 
-    /// Reads to the next commit.
+    /// Reads to the next commit. Pings are no commit: a stream that says nothing else is an error.
     pub async fn until_commit(&mut self) -> anyhow::Result<Revision> {
-        loop {
-            match self.told().await? {
-                Told::Commit(revision) => return Ok(revision),
-                Told::Gone { uid, reason } => return Err(anyhow!("gone: {uid}: {reason}")),
-                Told::Hello | Told::Ping => {}
+        let commit = async {
+            loop {
+                match self.told().await? {
+                    Told::Commit(revision) => return Ok(revision),
+                    Told::Gone { uid, reason } => return Err(anyhow!("gone: {uid}: {reason}")),
+                    Told::Hello | Told::Ping => {}
+                }
             }
-        }
+        };
+        let committed = tokio::time::timeout(COMMIT, commit).await;
+        committed.with_context(|| {
+            let view = self.mirror.view();
+            format!(
+                "no commit in {COMMIT:?}; it was told {} groups and policies {:?}",
+                view.groups.len(),
+                self.policies()
+            )
+        })?
     }
 
     /// Reads to the next thing that the operator tells.
@@ -193,9 +207,11 @@ impl Machine {
         self.stream = None;
     }
 
-    /// The names of the policies that it was told, in order.
+    /// The names of the policies that it was told, sorted.
     pub fn policies(&self) -> Vec<String> {
-        self.mirror.view().policies.values().map(|p| p.body().name.to_string()).collect()
+        let mut names: Vec<_> = self.mirror.view().policies.values().map(|p| p.body().name.to_string()).collect();
+        names.sort();
+        names
     }
 
     /// Reports everything as a well agent does that enforces all it was told.

@@ -244,9 +244,10 @@ async fn a_version_that_is_no_longer_served_releases_nobody() -> anyhow::Result<
     }
     let entities: Api<DynamicObject> =
         Api::namespaced_with(cluster.client.clone(), "vms", &WorldKind::ExternalEntity.api_resource());
+    let all = async || anyhow::Ok(entities.list(&ListParams::default()).await?.items.len() == 3);
+    cluster.until("each machine has its entity", all).await?;
     let deletions = cluster.audit()?.by(e2e::outrider::USER).verb("delete");
     ensure!(deletions.is_empty(), "{} objects were deleted", deletions.len());
-    ensure!(entities.list(&ListParams::default()).await?.items.len() == 3, "each machine has its entity");
     operator.stop().await
 }
 

@@ -12,6 +12,7 @@ use crds::policy::{NetworkPolicy, Phase};
 use crds::tier::Tier;
 use crds::world::{Event, Object, World, WorldKind};
 use e2e::{Cluster, Machine, Outrider};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -19,10 +20,18 @@ use tokio::sync::{Mutex, MutexGuard};
 
 const BEAT: Duration = Duration::from_secs(2);
 
-/// Tests of this file run one after another: each has the cluster and an operator for itself.
-async fn alone() -> MutexGuard<'static, ()> {
+/// Tests of this file run one after another: each has the cluster and an operator for itself, and finds nothing that a
+/// test before it left when it failed.
+async fn begin() -> anyhow::Result<(MutexGuard<'static, ()>, Cluster)> {
     static TURN: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
-    TURN.lock().await
+    let (turn, cluster) = (TURN.lock().await, Cluster::shared().await?);
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    for left in &namespaces.list(&ListParams::default().labels("team")).await? {
+        cluster.delete(&namespace(&left.name_any())).await?;
+    }
+    let infos: Api<AntreaAgentInfo> = Api::all(cluster.client.clone());
+    infos.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    Ok((turn, cluster))
 }
 
 fn namespace(name: &str) -> String {
@@ -94,7 +103,7 @@ async fn world(cluster: &Cluster) -> anyhow::Result<World> {
 
 #[tokio::test]
 async fn an_entity_is_named_as_published_and_repaired_when_edited_or_deleted() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "repair";
     cluster.apply(&(namespace(ns) + &node(ns, "vm1", "db", "10.0.0.5"))).await?;
@@ -147,7 +156,7 @@ async fn an_entity_is_named_as_published_and_repaired_when_edited_or_deleted() -
 
 #[tokio::test]
 async fn a_machine_is_told_its_policies_and_a_renamed_interface_never_empties_them() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let mut operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "told";
     let objects = namespace(ns)
@@ -235,7 +244,7 @@ async fn a_machine_is_told_its_policies_and_a_renamed_interface_never_empties_th
 
 #[tokio::test]
 async fn agent_infos_of_one_name_stay_apart_and_go_with_their_nodes() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let operator = Outrider::start(&cluster, BEAT).await?;
     cluster.apply(&(namespace("aai-a") + &node("aai-a", "twin", "db", "10.0.1.1"))).await?;
     let infos: Api<AntreaAgentInfo> = Api::all(cluster.client.clone());
@@ -260,7 +269,7 @@ async fn agent_infos_of_one_name_stay_apart_and_go_with_their_nodes() -> anyhow:
 
 #[tokio::test]
 async fn nobody_reads_what_is_not_theirs() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "mine";
     let objects = namespace(ns)
@@ -358,7 +367,7 @@ async fn nobody_reads_what_is_not_theirs() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_canary_outside_the_span_is_never_told() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "span";
     let objects = namespace(ns)
@@ -399,7 +408,7 @@ async fn a_canary_outside_the_span_is_never_told() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_machine_that_comes_back_is_told_only_what_it_does_not_have() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let mut operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "back";
     let peer = |i: u32| {
@@ -444,7 +453,7 @@ async fn a_machine_that_comes_back_is_told_only_what_it_does_not_have() -> anyho
 
 #[tokio::test]
 async fn a_re_created_node_keeps_its_entity_through_the_garbage_collector() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let mut operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "again";
     let object = node(ns, "vm1", "db", "10.0.0.5");
@@ -491,7 +500,7 @@ async fn a_re_created_node_keeps_its_entity_through_the_garbage_collector() -> a
 
 #[tokio::test]
 async fn a_namespace_that_comes_back_with_other_labels_counts_with_these() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let operator = Outrider::start(&cluster, BEAT).await?;
     let ns = "labels";
     let across = policy(ns, "db").replace(
@@ -501,7 +510,7 @@ async fn a_namespace_that_comes_back_with_other_labels_counts_with_these() -> an
     cluster.apply(&(namespace(ns) + &node(ns, "vm1", "db", "10.0.0.5") + &account(ns, "vm1", "vm1") + &across)).await?;
     let other = |label: &str| {
         format!(
-            "{{apiVersion: v1, kind: Namespace, metadata: {{name: other, labels: {{let: {label}}}}}}}\n---\n\
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: other, labels: {{team: other, let: {label}}}}}}}\n---\n\
              {{apiVersion: crd.antrea.io/v1alpha2, kind: ExternalEntity, metadata: {{name: peer, namespace: other}}, \
              spec: {{endpoints: [{{ip: 10.8.0.1}}]}}}}\n---\n"
         )
@@ -514,7 +523,9 @@ async fn a_namespace_that_comes_back_with_other_labels_counts_with_these() -> an
         while peers(&vm1) != 1 {
             vm1.until_commit().await?;
         }
-        cluster.apply("{apiVersion: v1, kind: Namespace, metadata: {name: other, labels: {let: out}}}").await?;
+        cluster
+            .apply("{apiVersion: v1, kind: Namespace, metadata: {name: other, labels: {team: other, let: out}}}")
+            .await?;
         while peers(&vm1) != 0 {
             vm1.until_commit().await?;
         }
@@ -526,7 +537,7 @@ async fn a_namespace_that_comes_back_with_other_labels_counts_with_these() -> an
 
 #[tokio::test]
 async fn three_machines_cost_three_statuses_and_three_agent_infos_a_minute_and_nothing_else() -> anyhow::Result<()> {
-    let (_turn, cluster) = (alone().await, Cluster::shared().await?);
+    let (_turn, cluster) = begin().await?;
     let beat = Duration::from_secs(10);
     let operator = Outrider::start(&cluster, beat).await?;
     let ns = "quiet";

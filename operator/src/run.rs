@@ -42,6 +42,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let hub = Arc::new(Hub::new(World::waiting_for(WorldKind::ALL), *heartbeat, Metrics::new(&mut registry)));
     let (lead, leading) = channel::channel(Leadership::unknown());
 
+    // before anything says that we are ready
+    let agents = TlsListener::bind(*listen, tls_dir, tls::Options::default()).await;
+    let agents = agents.with_context(|| format!("failed to serve agents on {listen}"))?;
+
     let mut runtime = Runtime::new(GRACE);
     let shutdown = runtime.shutdown();
     let readiness = {
@@ -58,8 +62,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     runtime.spawn("resolver", until(shutdown.clone(), hub::resolve(Arc::clone(&hub), inbox)));
 
-    let agents = TlsListener::bind(*listen, tls_dir, tls::Options::default()).await;
-    let agents = agents.with_context(|| format!("failed to serve agents on {listen}"))?;
     let app = App::new(Arc::clone(&hub), client.clone(), leading.clone(), *heartbeat, shutdown.clone());
     let router = serve::router(Arc::new(app));
     runtime.spawn("agents' API", quietly(http::serve(agents, router, bounds(), shutdown.clone())));
