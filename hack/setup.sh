@@ -6,6 +6,9 @@ cd "$(dirname "$0")/.."
 
 packages gcc libc6-dev util-linux ca-certificates curl
 
+# What the host half of the agent works with. Tests start an Open vSwitch of their own and never use the system's.
+packages iproute2 nftables ethtool procps openvswitch-switch openvswitch-common
+
 wanted=$(awk -F '"' '$1 ~ /^channel/ { print $2 }' rust-toolchain.toml)
 for tool in cargo "cargo fmt" "cargo clippy"; do
   $tool --version > /dev/null 2>&1 || fail "$tool does not run: install Rust $wanted with its rustfmt and clippy"

@@ -7,6 +7,7 @@
 //! The agent talks to the operator alone, never to the API server of a cluster.
 
 pub mod args;
+pub mod host;
 pub mod mirror;
 pub mod operator;
 pub mod view;

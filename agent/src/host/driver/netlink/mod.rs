@@ -1,0 +1,1 @@
+//! Interfaces, addresses, routes, rules and neighbours of a network namespace, over rtnetlink (rtnetlink(7)).

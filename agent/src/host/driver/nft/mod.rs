@@ -1,0 +1,1 @@
+//! nftables rulesets as text, through `nft -f -` (nft(8)).

@@ -1,0 +1,1 @@
+//! The Open vSwitch Database Management Protocol (RFC 7047), over a Unix socket.
